@@ -1,0 +1,60 @@
+"""``import spmdx`` is light: four packages, no MPI, under a quarter of a second."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+
+import pytest
+
+# Prints the top-level names that the import added to sys.modules and that are not Python's own.
+ADDED = """
+import json, sys
+before = set(sys.modules)
+import spmdx
+added = {name.partition(".")[0] for name in set(sys.modules) - before}
+print(json.dumps(sorted(added - sys.stdlib_module_names)))
+"""
+DEPENDENCIES = {"numpy", "optree", "ml_dtypes", "opt_einsum"}
+BROUGHT_BY_THEM = {"typing_extensions"}  # optree's own
+LIMIT_S = 0.25
+
+
+def python(code: str) -> str:
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert run.returncode == 0, run.stderr
+    return run.stdout
+
+
+def test_import_brings_only_the_dependencies() -> None:
+    added = set(json.loads(python(ADDED)))
+    extra = {
+        name for name in added - DEPENDENCIES - BROUGHT_BY_THEM if not name.startswith(("spmdx", "_spmdx"))
+    }
+    assert "spmdx" in added
+    assert not extra, f"import spmdx also imports {sorted(extra)}"
+
+
+def test_import_needs_no_other_package_at_all() -> None:
+    python(
+        "import sys\n"
+        "for name in ('mpi4py', 'scipy', 'cupy', 'threadpoolctl'): sys.modules[name] = None\n"
+        "import spmdx"
+    )
+
+
+# pytest's own clock for a stuck run is looser than this needs.
+@pytest.mark.timeout(100)
+def test_import_is_quick() -> None:
+    def best(code: str) -> float:
+        times = []
+        for _ in range(7):
+            start = time.perf_counter()
+            python(code)
+            times.append(time.perf_counter() - start)
+        return min(times)
+
+    took = best("import spmdx") - best("pass")
+    assert took < LIMIT_S, f"import spmdx takes {took:.3f} s beside the interpreter's own start"
