@@ -38,6 +38,7 @@ TABLE: dict[str, Place] = {
     # 1 reasoning: pure functions of specs
     "rule.py": Place(1),
     "plan.py": Place(1),
+    "geometry.py": Place(1, ("plan.py",)),
     "propagate.py": Place(1, ("rule.py", "plan.py")),
     # 2 machines: one transport a file, and none knows another; only world.py chooses between them
     "runtime/__init__.py": Place(2, ("runtime/*",), below=(0,)),
@@ -47,6 +48,7 @@ TABLE: dict[str, Place] = {
     "runtime/threads.py": Place(2, ("runtime/comm.py", "runtime/memory.py"), below=(0,)),
     "runtime/mpi.py": Place(2, ("runtime/comm.py", "runtime/memory.py"), below=(0,)),
     "runtime/nccl.py": Place(2, ("runtime/comm.py", "runtime/memory.py"), below=(0,)),
+    "runtime/simulate.py": Place(2, ("runtime/comm.py", "runtime/memory.py"), below=(0,)),
     "runtime/abstract.py": Place(2, ("runtime/comm.py", "runtime/memory.py"), below=(0,)),
     "runtime/world.py": Place(2, ("runtime/*",), below=(0,)),
     # 3 value: blocks, and what happens to them
