@@ -12,20 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-# Launcher, and the variables in which it tells a process how many ranks there are and which one it is.
-LAUNCHERS = (
-    ("Open MPI's mpiexec", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"),
-    ("MPICH's or Intel's mpiexec", "PMI_SIZE", "PMI_RANK"),
-    ("Slurm's srun", "SLURM_STEP_NUM_TASKS", "SLURM_PROCID"),
-)
-
-
-def launched(environment: Mapping[str, str]) -> tuple[str, int, int]:
-    """The launcher that started this process, how many ranks it says there are, and which one this is."""
-    for name, size, rank in LAUNCHERS:
-        if size in environment and rank in environment:
-            return name, int(environment[size]), int(environment[rank])
-    return "no launcher", 1, 0
+from spmdx.runtime.world import launched
 
 
 def version(package: str) -> str:
@@ -48,13 +35,13 @@ def mpi_library() -> str:
 
 
 def ranks() -> str:
-    name, size, _ = launched(os.environ)
-    told = f"{size} by {name}"
+    said = launched()
+    told = f"{said.size} by {said.by}" if said else "1, no launcher"
     mpi: Any = sys.modules.get("mpi4py.MPI")
     if mpi is None:
         return told
     world = mpi.COMM_WORLD.Get_size()
-    return f"{told}, {world} by MPI" + ("" if world == size else " (THESE DISAGREE)")
+    return f"{told}; {world} by MPI" + ("" if world == (said.size if said else 1) else " (THESE DISAGREE)")
 
 
 def devices() -> str:
@@ -117,10 +104,10 @@ def line(label: str, tell: Callable[[], str]) -> str:
 
 
 def main() -> None:
-    _, _, rank = launched(os.environ)
+    said = launched()
     for label, tell in LINES:
         text = line(label, tell)  # on every rank: MPI's start and end are collective
-        if rank == 0:
+        if said is None or said.rank == 0:
             print(text, flush=True)
 
 

@@ -26,6 +26,9 @@ class Place(NamedTuple):
     besides: tuple[str, ...] = ()  # files it may import on the floors that `below` leaves out
 
 
+TRANSPORTS = ("abstract", "mpi", "nccl", "simulate", "threads")
+TRANSPORT = ("runtime/comm.py", "runtime/memory.py", "runtime/reduction.py")  # what each of them may lean on
+
 # The table of floors in docs/architecture.md. The first pattern that fits a file counts.
 TABLE: dict[str, Place] = {
     # 0 words: what things are called
@@ -40,16 +43,15 @@ TABLE: dict[str, Place] = {
     "plan.py": Place(1),
     "geometry.py": Place(1, ("plan.py",)),
     "propagate.py": Place(1, ("rule.py", "plan.py")),
-    # 2 machines: one transport a file, and none knows another; only world.py chooses between them
+    # 2 machines: one transport a file, and none knows another; only world.py chooses between them. The one exception
+    # is shared.py, MPI with shared memory on a node, which is mpi.py with a faster path.
     "runtime/__init__.py": Place(2, ("runtime/*",), below=(0,)),
     "runtime/memory.py": Place(2, below=(0,)),
     "runtime/kernels.py": Place(2, ("runtime/memory.py",), below=(0,)),
-    "runtime/comm.py": Place(2, ("runtime/memory.py",), below=(0,)),
-    "runtime/threads.py": Place(2, ("runtime/comm.py", "runtime/memory.py"), below=(0,)),
-    "runtime/mpi.py": Place(2, ("runtime/comm.py", "runtime/memory.py"), below=(0,)),
-    "runtime/nccl.py": Place(2, ("runtime/comm.py", "runtime/memory.py"), below=(0,)),
-    "runtime/simulate.py": Place(2, ("runtime/comm.py", "runtime/memory.py"), below=(0,)),
-    "runtime/abstract.py": Place(2, ("runtime/comm.py", "runtime/memory.py"), below=(0,)),
+    "runtime/reduction.py": Place(2, ("runtime/memory.py", "runtime/kernels.py"), below=(0,)),
+    "runtime/comm.py": Place(2, ("runtime/memory.py", "runtime/reduction.py"), below=(0,)),
+    "runtime/shared.py": Place(2, (*TRANSPORT, "runtime/mpi.py"), below=(0,)),
+    **{f"runtime/{name}.py": Place(2, TRANSPORT, below=(0,)) for name in TRANSPORTS},
     "runtime/world.py": Place(2, ("runtime/*",), below=(0,)),
     # 3 value: blocks, and what happens to them
     "array.py": Place(3),
