@@ -6,7 +6,7 @@ import ctypes
 import os
 import platform
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from importlib import import_module, metadata
 from importlib.util import find_spec
 from pathlib import Path
@@ -75,8 +75,9 @@ def nccl() -> str:
 
 
 def kernels() -> str:
-    build: Mapping[str, Any] = import_module("spmdx._kernels").build()
-    return ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in build.items())
+    built: Any = import_module("spmdx._kernels")
+    offered = ", ".join(built.instruction_sets())
+    return f"instruction set {built.instruction_set()} (of {offered}), up to {built.threads()} threads"
 
 
 # mpi comes before ranks, which looks whether MPI is loaded.
