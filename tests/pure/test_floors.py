@@ -43,7 +43,7 @@ TABLE: dict[str, Place] = {
     "plan.py": Place(1),
     "geometry.py": Place(1, ("plan.py",)),
     "propagate.py": Place(1, ("rule.py", "plan.py")),
-    # 2 machines: one transport a file, and none knows another; only world.py chooses between them. The exception
+    # 2 machines: one transport a file, and none knows another; only world.py chooses. The exception
     # is shared.py, MPI with shared memory on a node: mpi.py with a faster path.
     "runtime/__init__.py": Place(2, ("runtime/*",), below=(0,)),
     "runtime/memory.py": Place(2, below=(0,)),
