@@ -1,0 +1,183 @@
+"""Ranks that are MPI processes. Every message travels as bytes, so every dtype does, bfloat16 included."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, TypeVar
+
+import numpy as np
+from mpi4py import MPI
+
+from spmdx.mesh import Mesh
+from spmdx.runtime.comm import Comm, Counts, Flat, Group, World, cut
+
+LARGE_COUNTS: bool = MPI.Get_version() >= (4, 0)  # before MPI 4 a count is a C int
+LARGEST = 2**31 - 1
+PIECE = 2**30  # bytes of one message where counts are C ints
+KEPT = 2**28  # bytes of receive memory that a communicator keeps from one collective to the next
+
+GroupT = TypeVar("GroupT", bound=Group)
+
+
+def library() -> str:
+    """The name and version of the MPI library, in a line."""
+    return MPI.Get_library_version().split("\n")[0].split(",")[0].strip(" \0").replace("\t", " ")
+
+
+class Scratch:
+    """Receive memory of one communicator: what is handed out is good until it is asked again."""
+
+    def __init__(self) -> None:
+        self._memory = np.empty(0, np.uint8)
+
+    def take(self, count: int, dtype: np.dtype[Any]) -> Flat:
+        """A flat array of ``count`` elements."""
+        nbytes = count * dtype.itemsize
+        if nbytes > KEPT:
+            return np.empty(count, dtype)
+        if nbytes > self._memory.size:
+            self._memory = np.empty(min(KEPT, 2 * nbytes), np.uint8)
+        return self._memory[:nbytes].view(dtype)
+
+
+class MPIGroup(Group):
+    """One MPI communicator."""
+
+    def __init__(self, comm: MPI.Intracomm, scratch: Scratch) -> None:
+        self.comm, self.scratch = comm, scratch
+        self.rank, self.size = comm.rank, comm.size
+
+    def _gather(self, send: Flat, counts: Counts, out: Flat | None, what: str) -> list[Flat]:
+        dtype = send.dtype
+        if out is None:
+            out = self.scratch.take(sum(counts), dtype)
+        source, target = send.view(np.uint8), out.view(np.uint8)
+        if not LARGE_COUNTS and out.nbytes > LARGEST:
+            self._by_pieces([source] * self.size, cut(target, [n * dtype.itemsize for n in counts]))
+        elif min(counts) == max(counts):
+            self.comm.Allgather(source, target)
+        else:
+            self.comm.Allgatherv(source, [target, [n * dtype.itemsize for n in counts]])
+        return cut(out, counts)
+
+    def _exchange(
+        self, send: Flat, send_counts: Counts, recv_counts: Counts, out: Flat | None, what: str
+    ) -> list[Flat]:
+        dtype = send.dtype
+        if out is None:
+            out = self.scratch.take(sum(recv_counts), dtype)
+        source, target = send.view(np.uint8), out.view(np.uint8)
+        sends, receives = ([n * dtype.itemsize for n in counts] for counts in (send_counts, recv_counts))
+        if not LARGE_COUNTS and what == "all_to_all":
+            # Only this rank knows its sizes: some other may have to go by pieces, so all do.
+            self._by_pieces(cut(source, sends), cut(target, receives))
+        elif not LARGE_COUNTS and max(sum(sends), self.size * max(sends)) > LARGEST:
+            self._by_pieces(cut(source, sends), cut(target, receives))
+        elif what != "all_to_all" and min(sends) == max(sends):  # a reduction: the same sizes on every rank
+            self.comm.Alltoall(source, target)
+        else:
+            self.comm.Alltoallv([source, sends], [target, receives])
+        return cut(out, recv_counts)
+
+    def _by_pieces(self, sources: list[Flat], targets: list[Flat]) -> None:
+        """Exchange by point-to-point messages small enough for C ints."""
+        requests = []
+        for shift in range(1, self.size):
+            source, to = (self.rank - shift) % self.size, (self.rank + shift) % self.size
+            for start in range(0, len(targets[source]), PIECE):
+                requests.append(self.comm.Irecv(targets[source][start : start + PIECE], source))
+            for start in range(0, len(sources[to]), PIECE):
+                requests.append(self.comm.Isend(sources[to][start : start + PIECE], to))
+        np.copyto(targets[self.rank], sources[self.rank])
+        MPI.Request.Waitall(requests)
+
+    def broadcast(self, buf: Flat, root: int) -> None:
+        flat = buf.view(np.uint8)
+        step = len(flat) if LARGE_COUNTS else PIECE
+        for start in range(0, len(flat), max(1, step)):
+            self.comm.Bcast(flat[start : start + step], root)
+
+    def send(self, buf: Flat, to: int) -> None:
+        flat = buf.view(np.uint8)
+        step = len(flat) if LARGE_COUNTS else PIECE
+        for start in range(0, max(1, len(flat)), max(1, step)):
+            self.comm.Send(flat[start : start + step], to)
+
+    def recv(self, buf: Flat, source: int) -> None:
+        flat = buf.view(np.uint8)
+        step = len(flat) if LARGE_COUNTS else PIECE
+        for start in range(0, max(1, len(flat)), max(1, step)):
+            self.comm.Recv(flat[start : start + step], source)
+
+    def barrier(self) -> None:
+        self.comm.Barrier()
+
+
+class MPIComm(Comm[GroupT]):
+    """One communicator per mesh, and one more per set of its axes, each made once."""
+
+    def __init__(self, mesh: Mesh, rank: int, parent: MPI.Intracomm) -> None:
+        super().__init__(mesh, rank)
+        self.scratch = Scratch()
+        self.comm = _sub(parent, list(mesh.ranks))
+
+    def sub(self, positions: list[int]) -> MPI.Intracomm:
+        """A communicator of the ranks at some positions of the mesh, in that order."""
+        return self.comm if len(positions) == self.comm.size else _sub(self.comm, positions)
+
+
+class PlainComm(MPIComm[MPIGroup]):
+    def _make(self, axes: tuple[str, ...], positions: list[int]) -> MPIGroup:
+        return MPIGroup(self.sub(positions), self.scratch)
+
+
+def _sub(parent: MPI.Intracomm, ranks: list[int]) -> MPI.Intracomm:
+    """A new communicator, made by its members alone."""
+    group = parent.group.Incl(ranks)
+    try:
+        made = parent.Create_group(group)
+    finally:
+        group.Free()
+    made.Set_errhandler(MPI.ERRORS_RETURN)
+    return made
+
+
+class MPIWorld(World[Any]):
+    """The ranks of an MPI communicator."""
+
+    kind = "mpi"
+
+    def __init__(self, comm: MPI.Intracomm) -> None:
+        super().__init__(comm.rank, comm.size)
+        self.mpi = comm
+
+    def _make(self, mesh: Mesh) -> Comm[Any]:
+        return PlainComm(mesh, self.rank, self.mpi)
+
+    def abort(self) -> None:
+        """End every rank of the run, now, with status 1."""
+        self.mpi.Abort(1)
+
+
+def limit_threads(comm: MPI.Intracomm) -> int:
+    """Give each rank of a node its share of the cores for BLAS and OpenMP; returns the share.
+
+    SPMDX_THREADS says another number; OMP_NUM_THREADS, where the user has set it, is left to count.
+    """
+    node = comm.Split_type(MPI.COMM_TYPE_SHARED)
+    mine = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
+    cores: set[int] = set().union(*node.allgather(mine))
+    share = max(1, min(len(mine), len(cores) // node.size))
+    node.Free()
+    asked = os.environ.get("SPMDX_THREADS", "")
+    if asked.isdecimal() and int(asked) > 0:
+        share = int(asked)
+    elif "OMP_NUM_THREADS" in os.environ:
+        return share
+    os.environ["OMP_NUM_THREADS"] = str(share)  # for libraries that are loaded later
+    try:
+        import threadpoolctl
+    except ImportError:
+        return share
+    threadpoolctl.threadpool_limits(share)
+    return share

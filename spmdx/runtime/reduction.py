@@ -1,0 +1,77 @@
+"""Reductions over the messages of several ranks: always in member order, so that the bits are the same on every rank.
+
+MPI's own are not used: its order is its own, its MAX loses a NaN on some ranks, and it cannot add bfloat16.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+from spmdx.errors import ArgumentError, DtypeError
+
+Flat = NDArray[Any]
+
+OPS: dict[str, np.ufunc] = {"sum": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum}
+LOGICAL: dict[str, np.ufunc] = {
+    "sum": np.logical_or,
+    "max": np.logical_or,
+    "prod": np.logical_and,
+    "min": np.logical_and,
+}
+NARROW = frozenset({np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)})
+BLOCK_BYTES = 128 * 1024  # what stays in the second-level cache while the members' pieces are added to it
+
+
+def combine(dtype: np.dtype[Any], op: str) -> Callable[..., Any]:
+    """The ufunc that combines two values of ``dtype``."""
+    if op not in OPS:
+        raise ArgumentError(f"there is no reduction {op!r}.", 'op="sum", "prod", "min" or "max"')
+    if dtype.kind == "c" and op in ("min", "max"):
+        raise DtypeError(
+            f"{op} of {dtype.name} is not defined: complex numbers have no order.", f"{op}(abs(x))"
+        )
+    return LOGICAL[op] if dtype.kind == "b" else OPS[op]
+
+
+def reduce_ordered(parts: Sequence[Flat], op: str, out: Flat | None = None) -> Flat:
+    """Combine equally long flat arrays, first to last; the result is ``out`` or a new array.
+
+    NaN propagates through min and max. Sums and products of float16 and bfloat16 are made in float32 and rounded
+    once. No warning is given for overflow or NaN: it would come on the one rank that holds the element.
+    """
+    first = parts[0]
+    dtype = first.dtype
+    ufunc = combine(dtype, op)
+    if out is None:
+        out = np.empty(first.shape, dtype)
+    if len(parts) == 1:
+        out[...] = first
+        return out
+    with np.errstate(all="ignore"):
+        if dtype in NARROW and op in ("sum", "prod"):
+            _reduce_wide(parts, ufunc, out)
+        elif len(parts) == 2:
+            ufunc(first, parts[1], out)
+        else:
+            step = max(1, BLOCK_BYTES // dtype.itemsize)
+            for start in range(0, len(first), step):
+                piece = out[start : start + step]
+                ufunc(first[start : start + step], parts[1][start : start + step], piece)
+                for part in parts[2:]:
+                    ufunc(piece, part[start : start + step], piece)
+    return out
+
+
+def _reduce_wide(parts: Sequence[Flat], ufunc: Callable[..., Any], out: Flat) -> None:
+    """The same through a float32 accumulator, one block at a time."""
+    step = BLOCK_BYTES // 4
+    for start in range(0, len(out), step):
+        total = parts[0][start : start + step].astype(np.float32)
+        for part in parts[1:]:
+            ufunc(total, part[start : start + step].astype(np.float32), total)
+        out[start : start + step] = total
