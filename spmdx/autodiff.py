@@ -1,0 +1,347 @@
+"""Gradients: walk the records backwards. Gradient rules are ordinary operation calls, so nothing here knows sharding.
+
+Transforms follow JAX: pure functions of pytrees. Recording is on inside them; the outermost walk backwards is not
+recorded itself, inner ones are, which is what gradients of gradients need.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import Any
+
+import numpy as np
+
+from spmdx import context, tree
+from spmdx.array import Array
+from spmdx.errors import ArgumentError, GradientError, ShapeError
+from spmdx.op import call, default_mesh, registry
+from spmdx.ops.create import full, zeros_like
+from spmdx.ops.elementwise import add
+from spmdx.ops.place import asarray, redistribute
+from spmdx.spec import Spec
+from spmdx.tape import Bundle, Watched, now, plain
+
+
+def watch(x: Array) -> Watched:
+    """A fresh leaf with the value of ``x``; recorded as coming from x if x itself is watched."""
+    if type(x) is Watched:
+        return Watched(x._block, x.spec, registry["alias"], (x,), {})
+    return Watched(x._block, x.spec, None, (), {})
+
+
+def pull(
+    outputs: Sequence[Any], cotangents: Sequence[Any], leaves: Sequence[Watched]
+) -> list[Array | None]:
+    """The gradients of the leaves, given those of the outputs; None for a leaf that no output depends on."""
+    held: dict[int, Any] = {}
+    queue: list[tuple[int, int, Any]] = []
+    wanted = {id(leaf) for leaf in leaves}
+    oldest = min((leaf.order for leaf in leaves), default=0)
+
+    def give(node: Any, g: Any) -> None:
+        if node.order < oldest or g is None:
+            return
+        before = held.get(id(node))
+        if before is None:
+            held[id(node)] = g
+            if id(node) not in wanted:
+                heapq.heappush(queue, (-node.order, id(node), node))
+        elif isinstance(node, Bundle):
+            held[id(node)] = [a if b is None else b if a is None else add(a, b) for a, b in zip(before, g)]
+        else:
+            held[id(node)] = add(before, g)
+
+    for out, g in zip(outputs, cotangents):
+        if type(out) is Watched:
+            give(out, g)
+    while queue:
+        _, _, node = heapq.heappop(queue)
+        g = held.pop(id(node))
+        if node.rule is None:
+            continue
+        for i, x in enumerate(node.inputs):
+            if type(x) in (Watched, Bundle) and x.order >= oldest and _has_gradient(x):
+                if node.rule.name not in ("alias", "pick") and not node.rule.differentiable:
+                    raise GradientError(
+                        f"{node.rule.name} has no gradient.", f"stop_gradient(x) around its operand {i}, or a custom_vjp"
+                    )
+                give(x, node.rule.gradient(i, g, node, node.inputs, node.static))
+    return [held.get(id(leaf)) for leaf in leaves]
+
+
+def _has_gradient(x: Any) -> bool:
+    return isinstance(x, Bundle) or x.dtype.kind in "fcV"
+
+
+def _run(function: Callable[..., Any], leaves: list[Any], treedef: tree.TreeDef) -> tuple[Any, list[Watched]]:
+    """Run a function of a tuple of arguments with its leaves watched."""
+    watched = [watch(x) for x in leaves]
+    args = tree.unflatten(treedef, list(watched))
+    with context.use(depth=context.get().depth + 1):
+        return function(*args), watched
+
+
+def vjp(function: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
+    """The value of ``function(*primals)`` and the function that takes cotangents of it to gradients of the primals.
+
+    Returns:
+        ``(value, pull_back)``, or ``(value, pull_back, aux)``; ``pull_back(cotangents)`` gives a tuple of gradients,
+        each with the placement of its primal (Replicate where that is Partial).
+    """
+    leaves, treedef = tree.flatten(primals)
+    leaves = [_checked(x) for x in leaves]
+    result, watched = _run(function, leaves, treedef)
+    value, aux = result if has_aux else (result, None)
+    outputs, out_def = tree.flatten(value)
+    nested = context.get().depth > 0
+
+    def pull_back(cotangents: Any) -> Any:
+        given = tree.match(cotangents, out_def, "the cotangent")
+        for out, g in zip(outputs, given):
+            if isinstance(out, Array) and tuple(np.shape(g)) != out.shape:
+                raise ShapeError(
+                    f"a cotangent of shape {tuple(np.shape(g))} is given for an output of shape {out.shape}.",
+                    "one cotangent of the same shape for every output",
+                )
+        found = pull(outputs, given, watched)
+        return tree.unflatten(treedef, _at_home(found, leaves))
+
+    value = value if nested else tree.map(plain, value)
+    return (value, pull_back, aux if nested else tree.map(plain, aux)) if has_aux else (value, pull_back)
+
+
+def value_and_grad(
+    function: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False
+) -> Callable[..., Any]:
+    """A function that gives ``function``'s value (a real scalar) and its gradient with respect to some arguments.
+
+    Args:
+        function: a pure function of pytrees that returns a 0-d real array, or ``(array, aux)`` with ``has_aux``.
+        argnums: which positional argument or arguments to differentiate.
+
+    Each gradient has the placement of the value that it belongs to: an all-reduce brings it to a replicated one, a
+    reduce-scatter to a sharded one, all of one kind in one message.
+
+    Raises:
+        GradientError: the value is not a real scalar, or a leaf is not of a floating dtype.
+    """
+
+    @wraps(function)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums)
+        for i in numbers:
+            if not -len(args) <= i < len(args):
+                raise ArgumentError(f"argnums={argnums} needs argument {i}; the call has {len(args)}.")
+        numbers = tuple(i % len(args) for i in numbers)
+
+        def chosen(*some: Any) -> Any:
+            full_args = list(args)
+            for i, x in zip(numbers, some):
+                full_args[i] = x
+            return function(*full_args, **kwargs)
+
+        result = vjp(chosen, *(args[i] for i in numbers), has_aux=has_aux)
+        value, pull_back = result[:2]
+        if not isinstance(value, Array) or value.shape != () or value.dtype.kind not in "fV":
+            shown = f"a {value.dtype.name} array of shape {value.shape}" if isinstance(value, Array) else repr(type(value))
+            raise GradientError(f"grad needs a function with a real scalar value; this one gave {shown}.", "loss.sum()")
+        grads = pull_back(_one(value))
+        grads = grads[0] if isinstance(argnums, int) else grads
+        return ((value, result[2]) if has_aux else value), grads
+
+    return wrapped
+
+
+def grad(
+    function: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False
+) -> Callable[..., Any]:
+    """The gradient function of ``function``: as :func:`value_and_grad`, without the value."""
+    both = value_and_grad(function, argnums, has_aux)
+
+    @wraps(function)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        value, grads = both(*args, **kwargs)
+        return (grads, value[1]) if has_aux else grads
+
+    return wrapped
+
+
+def stop_gradient(x: Any) -> Any:
+    """The same value, as a constant for every gradient around it. Pytrees."""
+    return tree.map(plain, x)
+
+
+def _one(value: Array) -> Array:
+    return full((), 1, dtype=value.dtype, mesh=value.mesh)
+
+
+def _checked(x: Any) -> Array:
+    x = x if isinstance(x, Array) else asarray(x)
+    if x.dtype.kind not in "fcV":
+        raise GradientError(
+            f"a gradient needs floating-point leaves; one is {x.spec!r}.",
+            "argnums for the arguments that have gradients, or x.astype(float)",
+        )
+    return x
+
+
+def home(spec: Spec) -> Spec:
+    """Where the gradient of a value lies: as the value, Replicate where it is Partial."""
+    return spec.replace(partial=()) if spec.partial else spec
+
+
+def _at_home(found: list[Array | None], leaves: Sequence[Array]) -> list[Array]:
+    """Gradients cast and moved to where their values lie, in as few messages as they need."""
+    grads = [zeros_like(x) if g is None else g for g, x in zip(found, leaves)]
+    return list(redistribute(grads, [home(x.spec).placement for x in leaves])) if grads else []
+
+
+class _Rule:
+    """The gradient rule of a bundle: what stands in for an operation where several outputs are recorded at once."""
+
+    differentiable = True
+
+    def __init__(self, name: str, gradients: Callable[[Any], list[Any]]) -> None:
+        self.name, self.gradients = name, gradients
+        self._last: tuple[Any, list[Any]] | None = None
+
+    def gradient(self, i: int, g: Any, out: Any, inputs: tuple[Any, ...], static: Any) -> Any:
+        if self._last is None or self._last[0] is not g:
+            self._last = g, self.gradients(g)
+        found = self._last[1][i]
+        if i == len(inputs) - 1:
+            self._last = None
+        return found
+
+
+class _Pick:
+    """The rule of one output of a bundle: its cotangent is one entry of the bundle's list."""
+
+    differentiable = True
+    name = "pick"
+
+    def __init__(self, i: int, n: int) -> None:
+        self.i, self.n = i, n
+
+    def gradient(self, _: int, g: Any, out: Any, inputs: Any, static: Any) -> Any:
+        return [g if k == self.i else None for k in range(self.n)]
+
+
+def _bundled(value: Any, inputs: list[Any], name: str, gradients: Callable[[Any], list[Any]]) -> Any:
+    """The arrays of a value, recorded as the outputs of one rule with these inputs."""
+    outputs, out_def = tree.flatten(value)
+    if not any(type(x) is Watched for x in inputs) or not context.get().depth:
+        return tree.unflatten(out_def, [plain(x) for x in outputs])
+    bundle = Bundle(_Rule(name, gradients), tuple(inputs), {})
+    n = len(outputs)
+    made = [
+        Watched(x._block, x.spec, _Pick(i, n), (bundle,), {}) if isinstance(x, Array) else x
+        for i, x in enumerate(outputs)
+    ]
+    return tree.unflatten(out_def, made)
+
+
+def _filled(given: list[Any], outputs: list[Any]) -> list[Any]:
+    return [zeros_like(out) if g is None and isinstance(out, Array) else g for g, out in zip(given, outputs)]
+
+
+class custom_vjp:
+    """A function with a gradient of its own, as JAX's: ``f.defvjp(forward, backward)``.
+
+    ``forward(*args)`` returns ``(value, residuals)``; ``backward(residuals, cotangent)`` returns one gradient (or
+    None) for each argument.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+        self.forward: Callable[..., Any] | None = None
+        self.backward: Callable[..., Any] | None = None
+        self.__doc__ = function.__doc__
+
+    def defvjp(self, forward: Callable[..., Any], backward: Callable[..., Any]) -> None:
+        """Name the functions that compute value and residuals, and the gradients."""
+        self.forward, self.backward = forward, backward
+
+    def __call__(self, *args: Any) -> Any:
+        if self.forward is None or self.backward is None:
+            raise GradientError(
+                f"custom_vjp {getattr(self.function, '__name__', '')} has no gradient yet.", "f.defvjp(forward, backward)"
+            )
+        leaves, treedef = tree.flatten(args)
+        if not context.get().depth or not any(type(x) is Watched for x in leaves):
+            return self.function(*args)
+        forward, backward = self.forward, self.backward
+        with context.use(depth=0):
+            value, residuals = forward(*args)
+        outputs, out_def = tree.flatten(value)
+
+        def gradients(g: list[Any]) -> list[Any]:
+            back = backward(residuals, tree.unflatten(out_def, _filled(g, outputs)))
+            found: list[Any] = []
+            for arg, of_arg in zip(args, back):
+                n = len(tree.leaves(arg))
+                found += [None] * n if of_arg is None else tree.leaves(of_arg)
+            if len(found) != len(leaves):
+                raise GradientError("a custom_vjp's backward must return one gradient, or None, for each argument.")
+            return found
+
+        return _bundled(value, leaves, "custom_vjp", gradients)
+
+
+def remat(function: Callable[..., Any]) -> Callable[..., Any]:
+    """``function``, computed again in the backward pass instead of keeping what it made. Arrays that it closes over
+    get their gradients as well."""
+
+    @wraps(function)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        if not context.get().depth:
+            return function(*args, **kwargs)
+        start = now()
+        value = function(*args, **kwargs)
+        outputs, _ = tree.flatten(value)
+        sources = _sources(outputs, start)
+
+        def gradients(g: list[Any]) -> list[Any]:
+            with context.use(depth=context.get().depth + 1):
+                again = tree.leaves(function(*args, **kwargs))
+            with_g = [(out, c) for out, c in zip(again, g) if c is not None]
+            return list(pull([out for out, _ in with_g], [c for _, c in with_g], sources))
+
+        return _bundled(value, list(sources), "remat", gradients)
+
+    return wrapped
+
+
+def _sources(outputs: list[Any], start: int) -> list[Watched]:
+    """The watched arrays from before ``start`` that outputs made since depend on."""
+    found: dict[int, Any] = {}
+    seen: set[int] = set()
+    todo = [x for x in outputs if type(x) is Watched]
+    while todo:
+        node = todo.pop()
+        if id(node) in seen:
+            continue
+        seen.add(id(node))
+        if node.order < start:
+            found[id(node)] = node
+        else:
+            todo += [x for x in node.inputs if type(x) in (Watched, Bundle)]
+    return sorted(found.values(), key=lambda x: int(x.order))
+
+
+def jvp(function: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+    """The value of ``function(*primals)`` and its directional derivative: the vjp of the vjp."""
+    value, _ = vjp(function, *primals)
+    mesh = default_mesh()
+
+    def back(cotangent: Any) -> Any:
+        return vjp(function, *primals)[1](cotangent)
+
+    probe = tree.map(lambda x: zeros_like(x) if isinstance(x, Array) else asarray(x, mesh=mesh), value)
+    _, pull_back = vjp(back, probe)
+    return value, pull_back(tuple(tangents))[0]
+
+
+__all__ = ["call", "custom_vjp", "grad", "jvp", "remat", "stop_gradient", "value_and_grad", "vjp"]

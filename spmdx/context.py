@@ -1,0 +1,69 @@
+"""The one context record: who this rank is, and what is switched on around the running code.
+
+Records are never changed in place once code runs under them: a ``with`` block sets a changed copy and puts the old
+one back, so thread ranks, and tasks of one thread, never see each other's settings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from spmdx.mesh import Mesh
+
+
+@dataclass(slots=True)
+class State:
+    """What the code of one rank can see: its world, its default mesh, and the settings in force."""
+
+    world: Any = None  # spmdx.runtime.world.World; None until something asks for it
+    rank: int | None = None  # this rank; the simulator sets it while it computes one rank's block
+    mesh: Mesh | None = None  # the default mesh of `with use_mesh`
+    explicit: bool = False  # inside `with explicit()`: implied moves are errors
+    trace: Any = None  # the innermost open trace, a list of the collectives made
+    depth: int = 0  # gradients being taken around this code: operations are recorded while it is above 0
+
+
+_state: ContextVar[State] = ContextVar("spmdx", default=State())
+get = _state.get
+_find_world: list[Callable[[], Any]] = []
+
+
+def provide_world(factory: Callable[[], Any]) -> None:
+    """Name the function that makes the process's world when something first asks for it (the runtime does)."""
+    _find_world[:] = [factory]
+
+
+def world() -> Any:
+    """The world of the running rank, made at first use."""
+    state = _state.get()
+    if state.world is None:
+        made = _find_world[0]()
+        state.world, state.rank = made, made.rank
+    return state.world
+
+
+def rank() -> int:
+    """This rank's number in its world."""
+    here = _state.get().rank
+    return int(world().rank) if here is None else here
+
+
+@contextmanager
+def use(**changes: Any) -> Iterator[State]:
+    """Run the block under a copy of the record with some fields changed."""
+    state = replace(_state.get(), **changes)
+    token = _state.set(state)
+    try:
+        yield state
+    finally:
+        _state.reset(token)
+
+
+def enter(state: State) -> None:
+    """Make ``state`` the record of the calling thread for good: how a thread rank begins."""
+    _state.set(state)

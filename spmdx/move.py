@@ -1,0 +1,196 @@
+"""Moving blocks: runs the steps of plans with a communicator. Packs, calls one verb, unpacks.
+
+Several arrays that have the same next step share one collective and one buffer. The plan says what happens and
+geometry says which part goes where; here bytes travel.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from spmdx import context
+from spmdx.geometry import Part, Route, local_box, route
+from spmdx.mesh import Coordinate, Mesh
+from spmdx.plan import LOCAL, Step
+from spmdx.runtime import memory, simulate
+
+Block = Any  # an ndarray of the mesh's device; on a simulated mesh a tuple of them, one for each rank
+Group = Any
+
+
+class Record(NamedTuple):
+    """One collective that was made: what, over which axes, the bytes planned, for which operation and user's line."""
+
+    verb: str
+    axes: tuple[str, ...]
+    bytes: int
+    operation: str
+    line: str
+
+
+def move(
+    plans: Sequence[tuple[Step, ...]], blocks: Sequence[Block], cause: str = "redistribute"
+) -> list[Block]:
+    """Take every block through its plan; steps that can share a collective do. Sources are never changed."""
+    blocks = list(blocks)
+    left = [list(steps) for steps in plans]
+    while True:
+        for i, steps in enumerate(left):
+            while steps and steps[0].verb in LOCAL:
+                blocks[i] = _local(steps.pop(0), blocks[i])
+        waiting = [i for i, steps in enumerate(left) if steps]
+        if not waiting:
+            return blocks
+        first = left[waiting[0]][0]
+        together = [i for i in waiting if _alike(first, left[i][0])]
+        steps = [left[i].pop(0) for i in together]
+        trace = context.get().trace
+        if trace is not None:
+            sent = sum(step.bytes for step in steps)
+            trace.append(Record(first.verb, first.axes, sent, cause, memory.users_line()))
+        for i, block in zip(together, _collective(steps, [blocks[i] for i in together])):
+            blocks[i] = block
+
+
+def _alike(a: Step, b: Step) -> bool:
+    """True if two steps can go in one message: same verb, axes, dtype, and reduction if there is one."""
+    same = (a.verb, a.axes, a.source.mesh, a.source.dtype) == (b.verb, b.axes, b.source.mesh, b.source.dtype)
+    return same and ("reduce" not in a.verb or a.source.op == b.source.op)
+
+
+def _local(step: Step, block: Block) -> Block:
+    mesh = step.source.mesh
+    if mesh.device == "sim":
+        each = block if isinstance(block, tuple) else (block,) * mesh.size  # a Python scalar is the same on every rank
+        return tuple(_local_at(step, b, c) for b, c in zip(each, mesh.coordinates()))
+    return _local_at(step, block, mesh.here())
+
+
+def _local_at(step: Step, block: Any, coordinate: Coordinate) -> Any:
+    if step.verb == "mask":
+        at = step.source.mesh.axis_names
+        first = all(coordinate[at.index(a)] == 0 for a in step.axes)
+        return block if first else memory.filled_like(block, step.target.op)
+    part = local_box(step, coordinate)
+    if step.verb == "slice":
+        if len(part.boxes) == 1:
+            return block[part.boxes[0]]
+        out = np.empty(step.target.block_shape(coordinate), block.dtype)
+        _pack(part, block, out.reshape(-1))
+        return out
+    out = memory.filled(step.target.block_shape(coordinate), block.dtype, step.target.op)
+    _unpack(part, np.ascontiguousarray(block).reshape(-1), out)
+    return out
+
+
+def _pack(part: Part, block: Any, flat: Any) -> None:
+    at = 0
+    for box, shape in zip(part.boxes, part.shapes):
+        n = math.prod(shape)
+        flat[at : at + n].reshape(shape)[...] = block[box]
+        at += n
+
+
+def _unpack(part: Part, flat: Any, block: Any) -> None:
+    at = 0
+    for box, shape in zip(part.boxes, part.shapes):
+        n = math.prod(shape)
+        block[box] = flat[at : at + n].reshape(shape)
+        at += n
+
+
+def _collective(steps: list[Step], blocks: list[Block]) -> list[Block]:
+    """One collective for several arrays: pack all, call the verb, unpack all."""
+    mesh = steps[0].source.mesh
+    if mesh.device == "sim":
+        return _simulated(mesh, steps, blocks)
+    group = context.world().comm(mesh).group(steps[0].axes)
+    routes = [route(step, mesh.here()) for step in steps]
+    counts = _counts(routes)
+    send = _packed(routes, blocks, counts, group)
+    return _receive(steps[0], routes, blocks, send, counts, group)
+
+
+def _counts(routes: list[Route]) -> list[int]:
+    """Elements packed for every destination, all arrays together."""
+    return [sum(r.send[j].count for r in routes) for j in range(len(routes[0].send))]
+
+
+def _packed(routes: list[Route], blocks: list[Any], counts: list[int], group: Group) -> Any:
+    """One flat message: for every destination, the parts of every array. A view where a block already lies so."""
+    if len(routes) == 1 and routes[0].whole and blocks[0].flags.c_contiguous:
+        return blocks[0].reshape(-1)
+    buffer = group.buffer(sum(counts), blocks[0].dtype)
+    at = 0
+    for j in range(len(counts)):
+        for r, block in zip(routes, blocks):
+            n = r.send[j].count
+            _pack(r.send[j], block, buffer[at : at + n])
+            at += n
+    return buffer
+
+
+def _receive(
+    step: Step, routes: list[Route], blocks: list[Any], send: Any, counts: list[int], group: Group
+) -> list[Any]:
+    dtype = blocks[0].dtype
+    if step.verb in ("all_reduce", "reduce_scatter"):
+        op = step.source.op
+        flat = group.all_reduce(send, op) if step.verb == "all_reduce" else group.reduce_scatter(send, counts, op)
+        return _split(routes, flat)
+    incoming = [sum(r.receive[j].count for r in routes) for j in range(len(routes[0].receive))]
+    direct = len(routes) == 1 and routes[0].direct
+    out = np.empty(routes[0].shape, dtype) if direct else None
+    flat_out = None if out is None else out.reshape(-1)
+    if step.verb == "all_gather":
+        arrived = group.all_gather(send, incoming, out=flat_out)
+    else:
+        arrived = group.all_to_all(send, counts, incoming, out=flat_out)
+    return [out] if out is not None else _scattered(routes, arrived, dtype)
+
+
+def _split(routes: list[Route], flat: Any) -> list[Any]:
+    """A reduced message is the blocks one after another: views of it, for it is ours."""
+    out, at = [], 0
+    for r in routes:
+        n = math.prod(r.shape)
+        if r.direct:
+            out.append(flat[at : at + n].reshape(r.shape))
+        else:
+            block = np.empty(r.shape, flat.dtype)
+            _unpack(r.receive[0], flat[at : at + n], block)
+            out.append(block)
+        at += n
+    return out
+
+
+def _scattered(routes: list[Route], arrived: Sequence[Any], dtype: Any) -> list[Any]:
+    out = [np.empty(r.shape, dtype) for r in routes]
+    for j, flat in enumerate(arrived):
+        at = 0
+        for r, block in zip(routes, out):
+            n = r.receive[j].count
+            _unpack(r.receive[j], flat[at : at + n], block)
+            at += n
+    return out
+
+
+def _simulated(mesh: Mesh, steps: list[Step], blocks: list[Block]) -> list[Block]:
+    """The same, for all ranks of a simulated mesh at once: pack on every rank, exchange, unpack on every rank."""
+    everyone = mesh.coordinates()
+    out: list[list[Any]] = [[None] * len(everyone) for _ in steps]
+    for members in simulate.groups(mesh, steps[0].axes):
+        routes = [[route(step, c) for step in steps] for c in members]
+        own = [[b[everyone.index(c)] for b in blocks] for c in members]
+        counts = [_counts(rs) for rs in routes]
+        group = simulate.Group(len(members))
+        sends = [_packed(rs, bs, n, group) for rs, bs, n in zip(routes, own, counts)]
+        for k, c in enumerate(members):
+            turn = group.turn(k, sends, counts)
+            for done, block in zip(out, _receive(steps[0], routes[k], own[k], sends[k], counts[k], turn)):
+                done[everyone.index(c)] = block
+    return [tuple(done) for done in out]

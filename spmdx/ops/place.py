@@ -1,0 +1,284 @@
+"""Values in and out: asarray, from_block, redistribute, and the global value for NumPy and Python."""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from spmdx import context
+from spmdx.array import Array
+from spmdx.errors import ArgumentError, DtypeError, ImpliedMoveError, MeshError, PlacementError, ShapeError
+from spmdx.mesh import Coordinate, Mesh
+from spmdx.move import move
+from spmdx.op import default_mesh, op, registry
+from spmdx.placement import AxisPlacement, P, Placement, Replicate, Shard
+from spmdx.plan import LOCAL, Step, plan
+from spmdx.runtime import memory
+from spmdx.spec import Spec, default_sizes, place
+from spmdx.tape import Watched
+
+KINDS = "biufcV"
+MAX_DIMS = 64
+
+
+@op("... -> ...", linear="together", monotone=1)
+def alias(xp: Any, x: Any) -> Any:
+    """The same value: what a watched copy, and a redistributed array, are recorded as."""
+    return x
+
+
+alias.vjp(lambda g, out, x: g)
+
+
+def spec_for(
+    shape: Any, dtype: Any, mesh: Mesh | None = None, placement: Placement | None = None, device: str | None = None
+) -> Spec:
+    """The spec that a creation function is asked for."""
+    mesh = mesh if mesh is not None else default_mesh()
+    if device is not None and device != mesh.device:
+        mesh = Mesh(mesh.axis_names, mesh.sizes, mesh.ranks, device)
+    sizes = (shape,) if isinstance(shape, (int, np.integer)) else tuple(shape)
+    return place(mesh, sizes, dtype, placement)
+
+
+def wrap(spec: Spec, block_at: Any) -> Array:
+    """The array whose block at each coordinate of the mesh is ``block_at(coordinate)``; no communication. Along a
+    Partial axis, coordinate 0 has the block and the others identities."""
+    mesh = spec.mesh
+    axes = [mesh.axis_names.index(a) for a in spec.partial]
+
+    def block(coordinate: Coordinate) -> Any:
+        if any(coordinate[a] for a in axes):
+            return memory.filled(spec.block_shape(coordinate), spec.dtype, spec.op)
+        return block_at(coordinate)
+
+    if mesh.device == "sim":
+        return Array(tuple(block(c) for c in mesh.coordinates()), spec)
+    return Array(block(mesh.here()) if mesh.contains_me() else None, spec)
+
+
+def checked_dtype(dtype: Any) -> np.dtype[Any]:
+    """A dtype that arrays can have.
+
+    Raises:
+        DtypeError: objects, strings, dates and records.
+    """
+    found = np.dtype(dtype)
+    if found.kind not in KINDS or found.names or (found.kind == "V" and not found.type.__module__.startswith("ml_")):
+        raise DtypeError(f"arrays hold numbers and bools; got dtype {found}.", "asarray(value, dtype=float)")
+    return found.newbyteorder("=")
+
+
+def asarray(
+    value: Any,
+    *,
+    mesh: Mesh | None = None,
+    placement: Placement | None = None,
+    dtype: Any = None,
+    device: str | None = None,
+    copy: bool | None = None,
+) -> Array:
+    """The array of a global value that is the same on every rank; each rank keeps its part. No communication.
+
+    Args:
+        value: a number, nested sequence, NumPy array, or an Array (which is cast and redistributed as asked).
+        placement: a dict or P; Replicate on every axis if left out.
+        copy: False hands over ownership of a NumPy array's memory; otherwise it is copied.
+
+    Raises:
+        DtypeError: a dtype that arrays cannot have, such as object.
+        PlacementError: a placement that does not fit.
+    """
+    if isinstance(value, Array):
+        made = value if dtype is None or np.dtype(dtype) == value.dtype else value.astype(dtype)
+        if mesh is not None and mesh is not made.mesh:
+            raise MeshError(f"the array lies on {made.mesh!r}, not {mesh!r}.", "x.to(mesh, placement)")
+        return made if placement is None else made.redistribute(placement)
+    if isinstance(value, (list, tuple)) and any(isinstance(v, Array) for v in value):
+        raise DtypeError("asarray takes numbers and NumPy arrays, not a sequence of Arrays.", "sx.stack(arrays)")
+    whole = np.asarray(value, dtype=dtype)
+    whole = whole.astype(checked_dtype(whole.dtype), copy=False)
+    spec = spec_for(whole.shape, whole.dtype, mesh, placement, device)
+    everywhere = spec_for(whole.shape, whole.dtype, spec.mesh)
+    if not spec.mesh.contains_me():
+        return Array(None, spec)
+    start = (whole,) * spec.mesh.size if spec.mesh.device == "sim" else whole
+    [blocks] = move([plan(everywhere, spec)], [start])  # slices and masks only
+    if copy is not False:
+        blocks = tuple(map(np.array, blocks)) if isinstance(blocks, tuple) else np.array(blocks)
+    return Array(blocks, spec)
+
+
+def redistribute(x: Any, placement: Any = None, /, **axes: AxisPlacement) -> Any:
+    """The same value in another placement; several arrays share one collective a step.
+
+    Args:
+        x: an Array, or a sequence of them on one mesh.
+        placement: the whole placement (a dict or P), or for a sequence of arrays a list of one for each.
+        axes: instead of it, new placements for the mesh axes named; the others stay.
+
+    Communicates what ``sx.debug.explain(x, placement)`` prints, and is its own gradient.
+    """
+    if isinstance(x, Array):
+        return redistribute([x], placement, **axes)[0]
+    arrays = list(x)
+    each = placement if isinstance(placement, list) else [placement] * len(arrays)
+    if len(each) != len(arrays):
+        raise ArgumentError(f"{len(arrays)} arrays are given {len(each)} placements.", "one placement for each array")
+    targets = [target_spec(a, p, axes) for a, p in zip(arrays, each)]
+    plans = [plan(a.spec, t) for a, t in zip(arrays, targets)]
+    return moved_arrays(arrays, targets, plans, "redistribute")
+
+
+def moved_arrays(
+    arrays: Sequence[Array], targets: Sequence[Spec], plans: Sequence[tuple[Step, ...]], cause: str
+) -> list[Array]:
+    """Arrays brought to their target specs, recorded where a gradient watches."""
+    if not any(plans):
+        return list(arrays)
+    inside = [i for i, a in enumerate(arrays) if a._block is not None]
+    blocks: list[Any] = [None] * len(arrays)
+    for i, block in zip(inside, move([plans[i] for i in inside], [arrays[i]._block for i in inside], cause)):
+        blocks[i] = block
+    depth = context.get().depth
+    return [
+        a
+        if not steps
+        else Watched(b, t, registry["alias"], (a,), {})
+        if depth and type(a) is Watched
+        else Array(b, t)
+        for a, b, t, steps in zip(arrays, blocks, targets, plans)
+    ]
+
+
+def target_spec(x: Array, placement: Placement | None, axes: dict[str, AxisPlacement]) -> Spec:
+    """The spec that ``redistribute`` is asked for."""
+    if placement is None and not axes:
+        raise PlacementError("redistribute needs a placement.", f"x.redistribute({x.placement!r}), changed as you need")
+    if not axes:
+        return place(x.mesh, x.shape, x.dtype, placement)
+    if placement is not None:
+        raise PlacementError("redistribute takes a whole placement or axis keywords, not both.")
+    now = x.placement
+    if isinstance(now, P):
+        now = {a: Replicate() if (d := x.spec.dim_of(a)) is None else Shard(d) for a in x.mesh.axis_names}
+    for name in axes:
+        x.mesh.axis(name)
+    return place(x.mesh, x.shape, x.dtype, {**now, **axes})
+
+
+def to_numpy(x: Array) -> Any:
+    """The global value as a NumPy array on every rank: a collective, unless every rank has it already.
+
+    Raises:
+        ImpliedMoveError: inside ``explicit``, where the array is not replicated.
+    """
+    whole = x.spec.replace(layouts=tuple(type(lay)() for lay in x.spec.layouts), partial=())
+    steps = plan(x.spec, whole)
+    if x._block is None:
+        x.block  # raises: a rank outside the mesh has no value
+    if context.get().explicit and any(s.verb not in LOCAL for s in steps):
+        raise ImpliedMoveError(
+            f"the global value of {x.spec!r} takes a collective, which `with explicit()` forbids.",
+            "x.redistribute({}).numpy(), or x.block for this rank's piece",
+        )
+    [block] = move([steps], [x._block], "numpy")
+    first = block[0] if isinstance(block, tuple) else block
+    return np.array(first)
+
+
+def item(x: Array) -> Any:
+    """The value of an array with one element, as a Python scalar, the same on every rank."""
+    if x.size != 1:
+        raise ShapeError(f"only an array with one element is a Python scalar; this one has shape {x.shape}.", "x.numpy()")
+    return to_numpy(x).item()
+
+
+def from_block(
+    block: Any,
+    placement: Placement,
+    *,
+    mesh: Mesh | None = None,
+    shape: tuple[int, ...] | None = None,
+    copy: bool | None = None,
+) -> Array:
+    """The array whose pieces the ranks hand in, each its own. Unequal pieces give a ragged placement.
+
+    Args:
+        block: this rank's NumPy array (on a simulated mesh, a list of all ranks').
+        placement: which axes divide which dimension.
+        shape: the global shape, to be checked; worked out from the blocks if left out.
+        copy: False hands over ownership of the block's memory; otherwise it is copied.
+
+    One small all-gather agrees on shapes, dtype and validity, so that every rank raises or none does.
+    """
+    mesh = mesh if mesh is not None else default_mesh()
+    sim = mesh.device == "sim"
+    blocks = [np.asarray(b) for b in (block if sim else [block])]
+    records = np.concatenate([_record(b) for b in blocks])
+    if not sim and mesh.size > 1:
+        group = context.world().comm(mesh).group(mesh.axis_names)
+        parts = group.all_gather(records, [len(records)] * mesh.size)
+        records = np.concatenate(parts)
+    spec = _agreed(records.reshape(mesh.size, -1), placement, mesh, shape, blocks[0].dtype)
+    own = [b if copy is False else np.array(b, order="C") for b in blocks]
+    return Array(tuple(own) if sim else own[0], spec)
+
+
+def _record(block: Any) -> Any:
+    out = np.zeros(3 + MAX_DIMS, np.int64)
+    out[:3] = block.dtype.kind in KINDS and block.dtype.names is None, zlib.crc32(block.dtype.name.encode()), block.ndim
+    out[3 : 3 + block.ndim] = block.shape
+    return out
+
+
+def _agreed(records: Any, placement: Placement, mesh: Mesh, shape: Any, dtype: Any) -> Spec:
+    """The spec that all ranks' records agree on. Every rank sees the same records, so all raise alike."""
+    if not records[:, 0].all():
+        bad = int(np.argmin(records[:, 0]))
+        raise DtypeError(f"the block of rank {mesh.ranks[bad]} does not hold numbers.", "np.asarray(block, dtype=float)")
+    for column, what in ((1, "dtype"), (2, "number of dimensions")):
+        if (records[:, column] != records[0, column]).any():
+            bad = int(np.argmax(records[:, column] != records[0, column]))
+            raise ShapeError(f"the blocks of ranks {mesh.ranks[0]} and {mesh.ranks[bad]} differ in {what}.")
+    shapes = records[:, 3 : 3 + records[0, 2]]
+    probe = place(mesh, tuple(0 for _ in range(shapes.shape[1])), dtype, _without_sizes(placement))
+    lengths, layouts = [], []
+    grid = shapes.reshape(*mesh.sizes, shapes.shape[1])
+    for dim, layout in enumerate(probe.layouts):
+        order = [mesh.axis_names.index(a) for a in layout.axes]
+        rest = [i for i in range(len(mesh.sizes)) if i not in order]
+        table = grid[..., dim].transpose(order + rest).reshape(math.prod(mesh.sizes[i] for i in order), -1)
+        if (table != table[:, :1]).any():
+            raise ShapeError(
+                f"blocks that hold the same part of dimension {dim} have different lengths: "
+                f"{sorted(set(table[np.argmax((table != table[:, :1]).any(1))].tolist()))}.",
+                f"blocks of equal length along axes that do not divide dimension {dim}",
+            )
+        sizes = tuple(int(n) for n in table[:, 0])
+        groups = _interleave(placement, dim, probe.ndim)
+        if any(n % groups for n in sizes):
+            raise ShapeError(f"blocks of lengths {sizes} do not hold {groups} interleaved groups of equal length.")
+        lengths.append(sum(sizes))
+        if groups > 1 and sizes != tuple(groups * n for n in default_sizes(sum(sizes) // groups, (len(sizes),))):
+            raise ShapeError(f"interleaved blocks divide their groups by default sizes; got lengths {sizes}.")
+        layouts.append(type(layout)(layout.axes, None if groups > 1 else sizes, groups) if layout.axes else layout)
+    if shape is not None and tuple(shape) != tuple(lengths):
+        raise ShapeError(f"the blocks make an array of shape {tuple(lengths)}, not {tuple(shape)}.", "shape=None")
+    from_blocks = Spec(mesh, tuple(lengths), checked_dtype(dtype), tuple(layouts), probe.partial, probe.op)
+    return from_blocks.replace()
+
+
+def _interleave(placement: Placement, dim: int, ndim: int) -> int:
+    shards = () if isinstance(placement, P) else placement.values()
+    return max((p.interleave for p in shards if isinstance(p, Shard) and p.dim % ndim == dim), default=1)
+
+
+def _without_sizes(placement: Placement) -> Placement:
+    if isinstance(placement, P):
+        return placement
+    return {a: Shard(p.dim) if isinstance(p, Shard) else p for a, p in placement.items()}

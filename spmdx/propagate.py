@@ -1,0 +1,199 @@
+"""Propagation: a bound rule and the operands' specs -> what each operand must become, and where the output lies.
+
+Among all placements that the rule allows it takes the cheapest: bytes moved now, plus bytes to finish any new
+Partial axis; ties by smallest output block, then fewest Partial axes, then mesh order. A mesh axis that no operand
+uses stays unused.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from itertools import product
+from typing import NamedTuple, Union
+
+import numpy as np
+
+from spmdx.mesh import Mesh
+from spmdx.plan import Step, cost, plan
+from spmdx.rule import Bound, Dim
+from spmdx.spec import WHOLE, Layout, Spec, default_sizes, make
+
+
+class Traits(NamedTuple):
+    """What an operation declares besides its rule.
+
+    ``linear``: groups of operands in which it is jointly linear; Partial sums pass if the whole group is Partial.
+    ``reduce``: what a factor that is only on the left is reduced by; a Partial of that op passes.
+    ``monotone``: +1 or -1 if Partial min and max pass, as they are or swapped.
+    """
+
+    linear: tuple[tuple[int, ...], ...] = ()
+    reduce: str = "sum"
+    monotone: int = 0
+
+
+class Decision(NamedTuple):
+    """The outcome: how each operand gets where it must be, and the output's layouts and Partial axes."""
+
+    plans: tuple[tuple[Step, ...], ...]
+    wanted: tuple[Spec, ...]
+    layouts: tuple[Layout, ...]
+    partial: tuple[str, ...]
+    op: str | None
+    bytes: int
+
+
+Through = tuple[int, ...]  # the operands that stay Partial along an axis
+Choice = Union[None, str, Through]  # for one mesh axis: unused, a factor to shard, or Partial operands passing
+_SWAP = {"min": "max", "max": "min"}
+
+
+def propagate(bound: Bound, specs: Sequence[Spec], traits: Traits, mesh: Mesh) -> Decision:
+    """The cheapest decision; pure, and the same on every rank."""
+    active = [a for a in mesh.axis_names if any(a in s.sharded_axes or a in s.partial for s in specs)]
+    natural = _natural(bound, specs, traits, active)
+    if natural is not None:
+        for decision, _ in _decide(bound, specs, traits, mesh, dict(zip(active, natural))):
+            if decision.bytes == 0:
+                return decision
+    best: tuple[tuple[int, int, int], Decision] | None = None
+    for choices in product(*(_choices(bound, specs, traits, a) for a in active)):
+        for decision, rank in _decide(bound, specs, traits, mesh, dict(zip(active, choices))):
+            if best is None or rank < best[0]:
+                best = rank, decision
+    if best is None:  # cannot happen: every axis unused is always allowed
+        raise AssertionError("no placement allowed")
+    return best[1]
+
+
+def _natural(bound: Bound, specs: Sequence[Spec], traits: Traits, active: list[str]) -> list[Choice] | None:
+    """The choice in which no operand would have to move, if there is one that is plain to see."""
+    out: list[Choice] = []
+    for axis in active:
+        found: Choice = None
+        for i, (dims, spec) in enumerate(zip(bound.inputs, specs)):
+            if axis in spec.partial:
+                group = _passing(specs, traits, axis, i)
+                if group is None or found not in (None, group):
+                    return None
+                found = group
+            elif (dim := spec.dim_of(axis)) is not None:
+                factor = dims[dim].factors[0] if dims[dim].factors else None
+                if factor not in bound.shardable or found not in (None, factor):
+                    return None
+                found = factor
+        out.append(found)
+    return out
+
+
+def _passing(specs: Sequence[Spec], traits: Traits, axis: str, i: int) -> Through | None:
+    """The group of operands that can pass Partial along an axis together with operand ``i``."""
+    op = specs[i].op
+    if op == "sum":
+        return next((group for group in traits.linear if i in group), None)
+    return (i,) if traits.monotone and op in _SWAP or (op == traits.reduce and len(specs) == 1) else None
+
+
+def _choices(bound: Bound, specs: Sequence[Spec], traits: Traits, axis: str) -> list[Choice]:
+    out: list[Choice] = [None, *bound.shardable]
+    for i, spec in enumerate(specs):
+        if axis in spec.partial:
+            group = _passing(specs, traits, axis, i)
+            if group is not None and group not in out:
+                out.append(group)
+    return out
+
+
+def _decide(
+    bound: Bound, specs: Sequence[Spec], traits: Traits, mesh: Mesh, choices: dict[str, Choice]
+) -> Iterator[tuple[Decision, tuple[int, int, int]]]:
+    """The decisions (one for each way to lay out the chosen factors) that follow from a choice for every axis."""
+    through = {a: c for a, c in choices.items() if isinstance(c, tuple)}
+    factors: dict[str, tuple[str, ...]] = {}
+    for axis, choice in choices.items():
+        if isinstance(choice, str):
+            factors[choice] = (*factors.get(choice, ()), axis)
+    reduced = [a for f, axes in factors.items() if f in bound.reduced for a in axes]
+    ops = {specs[i].op or "sum" for a, group in through.items() for i in group if a in specs[i].partial}
+    passed = {_SWAP[op] if traits.monotone < 0 and op in _SWAP else op for op in ops}
+    if len(passed | ({traits.reduce} if reduced else set())) > 1:
+        return
+    op = traits.reduce if reduced else next(iter(passed), None)
+    for laid in product(*(_layouts(bound, specs, f, axes, mesh) for f, axes in factors.items())):
+        layout = dict(zip(factors, laid))
+        wanted = []
+        for i, (dims, spec) in enumerate(zip(bound.inputs, specs)):
+            layouts = tuple(_dim_layout(dim, layout, bound, mesh) for dim in dims)
+            partial = tuple(a for a, group in through.items() if i in group)
+            wanted.append(make(mesh, spec.shape, spec.dtype, layouts, partial, next(iter(ops), None)))
+        out = tuple(_out_layout(dim, layout, bound, mesh) for dim in bound.output)
+        axes = tuple(a for a in mesh.axis_names if a in through or a in reduced)
+        plans = tuple(plan(s, w) for s, w in zip(specs, wanted))
+        guess = make(mesh, bound.shape, np.result_type("u1", *(s.dtype.str for s in specs if s.dtype.kind != "V")), out)
+        moved = sum(map(cost, plans)) + _to_finish(guess, reduced, mesh)
+        decision = Decision(plans, tuple(wanted), guess.layouts, axes, op if axes else None, moved)
+        yield decision, (moved, guess.largest_block, len(axes))
+
+
+def _to_finish(out: Spec, reduced: list[str], mesh: Mesh) -> int:
+    p = math.prod(mesh.shape[a] for a in reduced)
+    return 2 * out.largest_block * out.dtype.itemsize * (p - 1) // p
+
+
+def _layouts(
+    bound: Bound, specs: Sequence[Spec], factor: str, axes: tuple[str, ...], mesh: Mesh
+) -> list[Layout]:
+    """Ways to divide a factor over these axes: as some operand already does, else the default."""
+    found: dict[Layout, None] = {}
+    for dims, spec in zip(bound.inputs, specs):
+        for dim, layout in zip(dims, spec.layouts):
+            if dim.factors[:1] == (factor,) and set(layout.axes) == set(axes):
+                own = _factor_layout(dim, layout, bound, mesh)
+                if own is not None:
+                    found[own] = None
+    return list(found) or [Layout(axes)]
+
+
+def _factor_layout(dim: Dim, layout: Layout, bound: Bound, mesh: Mesh) -> Layout | None:
+    """How a dimension's leading factor is divided when the dimension is divided so; None if a cut falls inside."""
+    inner = math.prod(bound.sizes[f] for f in dim.factors[1:])
+    if dim.factors[0] in bound.resize and layout.interleave > 1:
+        return None
+    if inner == 1 or inner == 0:
+        return layout if inner == 1 else Layout(layout.axes)
+    if layout.interleave > 1:
+        return None
+    outer = bound.sizes[dim.factors[0]]
+    ways = tuple(mesh.shape[a] for a in layout.axes)
+    sizes = layout.sizes if layout.sizes is not None else default_sizes(outer * inner, ways)
+    if any(n % inner for n in sizes):
+        return None
+    own = tuple(n // inner for n in sizes)
+    return Layout(layout.axes, None if own == default_sizes(outer, ways) else own)
+
+
+def _dim_layout(dim: Dim, layout: dict[str, Layout], bound: Bound, mesh: Mesh) -> Layout:
+    """How a dimension is divided when its leading factor is."""
+    own = layout.get(dim.factors[0], WHOLE) if dim.factors else WHOLE
+    inner = math.prod(bound.sizes[f] for f in dim.factors[1:])
+    if inner == 1 or not own.axes:
+        return own
+    ways = tuple(mesh.shape[a] for a in own.axes)
+    sizes = own.sizes if own.sizes is not None else default_sizes(bound.sizes[dim.factors[0]], ways)
+    return Layout(own.axes, tuple(n * inner for n in sizes))
+
+
+def _out_layout(dim: Dim, layout: dict[str, Layout], bound: Bound, mesh: Mesh) -> Layout:
+    factor = dim.factors[0] if dim.factors else ""
+    own = layout.get(factor, WHOLE)
+    if factor not in bound.resize or not own.axes:
+        return _dim_layout(dim, layout, bound, mesh)
+    count = bound.resize[factor][1]
+    ways = tuple(mesh.shape[a] for a in own.axes)
+    sizes = own.sizes if own.sizes is not None else default_sizes(bound.sizes[factor], ways)
+    out, at = [], 0
+    for n in sizes:
+        out.append(count(at, at + n))
+        at += n
+    return Layout(own.axes, tuple(out))

@@ -1,0 +1,98 @@
+"""Memory that the ranks of one node share: one MPI window per mesh, divided once among the groups of the mesh.
+
+The window is never freed: freeing is collective, and finalisers run when they like. The system takes it back when
+the processes end.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from spmdx.runtime.reduction import Flat
+
+SHARE = 8  # a mesh takes at most this part of the shared memory that is free
+LARGEST = 2**28  # and a rank at most these bytes of it
+LEAST = 2**16  # a group with less than this is not worth it
+PIECE = 2**18  # bytes that travel at once: written and read again while still in a cache
+LINE = 64  # a cache line: what different ranks write must not share one
+PAGE = 4096
+
+
+@dataclass(frozen=True)
+class Region:
+    """Where one group's part lies, the same in every rank's heap (bytes from its start)."""
+
+    control: int  # in the first member's heap: a slot per member, then two header tables
+    row: int  # numbers in a header
+    piece: int
+    stages: tuple[int, int]  # two staging areas, each of members + 1 pieces
+    messages: tuple[int, int]  # two areas for packed messages
+    room: int  # bytes of each
+
+
+def divide(total: int, sizes: tuple[int, ...]) -> dict[int, Region]:
+    """Regions of the groups of a mesh, by the set of axes as a bit mask; without those that have too little room."""
+    members = {mask: math.prod(n for i, n in enumerate(sizes) if mask >> i & 1) for mask in range(1, 1 << len(sizes))}
+    members = {mask: p for mask, p in members.items() if p > 1}
+    rows = {mask: _up(p + 4, LINE // 8) for mask, p in members.items()}
+    at, controls = 0, {}
+    for mask, p in members.items():
+        controls[mask] = at
+        at += p * LINE + 2 * p * rows[mask] * 8
+    at = _up(at, PAGE)
+    each = (total - at) // max(1, len(members)) // PAGE * PAGE
+    regions = {}
+    for mask, p in members.items():
+        piece = min(PIECE, each // (8 * (p + 1)) // LINE * LINE)
+        stage = (p + 1) * piece
+        room = (each // 2 - stage) // LINE * LINE
+        if piece >= PAGE and room >= LEAST:
+            places = (at, at + stage), (at + 2 * stage, at + 2 * stage + room)
+            regions[mask] = Region(controls[mask], rows[mask], piece, *places, room)
+        at += each
+    return regions
+
+
+def _up(n: int, unit: int) -> int:
+    return -(-n // unit) * unit
+
+
+class Heap:
+    """The heaps of a mesh's ranks on this node, each a flat array of bytes that every one of them can touch."""
+
+    _promised = 0  # bytes of /dev/shm that this node's ranks have been given, used or not yet
+
+    def __init__(self, comm: MPI.Intracomm, sizes: tuple[int, ...]) -> None:
+        node = comm.Split_type(MPI.COMM_TYPE_SHARED)
+        self.views: dict[int, Flat] = {}
+        self.regions: dict[int, Region] = {}
+        self.crowded = node.size > (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1)
+        each = node.bcast(self._affordable(node.size) if node.rank == 0 else 0)
+        if node.size == 1 or each < LEAST:
+            return
+        Heap._promised += each * node.size
+        self.window: Any = MPI.Win.Allocate_shared(each, 1, comm=node)
+        self.window.Lock_all(MPI.MODE_NOCHECK)
+        places = node.group.Translate_ranks(list(range(node.size)), comm.group)
+        for rank, place in enumerate(places):
+            memory, _ = self.window.Shared_query(rank)
+            self.views[place] = np.frombuffer(memory, np.uint8)
+        self.regions = divide(each, sizes)
+        mine = self.views[comm.rank]
+        mine[: min((r.stages[0] for r in self.regions.values()), default=0)] = 0
+        node.Barrier()
+
+    @classmethod
+    def _affordable(cls, ranks: int) -> int:
+        try:
+            disk = os.statvfs("/dev/shm")
+            free = disk.f_bavail * disk.f_frsize - cls._promised
+        except OSError:  # no such place: the system's shared memory has no bound of its own
+            free = SHARE * LARGEST
+        return max(0, min(LARGEST, free // SHARE // ranks)) // PAGE * PAGE

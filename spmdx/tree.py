@@ -1,0 +1,40 @@
+"""Pytrees: nested containers of arrays, flattened and rebuilt by optree with JAX's conventions (None is a leafless node)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import optree
+
+from spmdx.errors import ShapeError
+
+TreeDef = optree.PyTreeSpec
+
+
+def flatten(tree: Any) -> tuple[list[Any], TreeDef]:
+    """Leaves in a fixed order (dictionaries by sorted key), and the structure to rebuild from."""
+    return optree.tree_flatten(tree)
+
+
+def unflatten(treedef: TreeDef, leaves: list[Any]) -> Any:
+    """The tree of ``treedef`` with these leaves."""
+    return optree.tree_unflatten(treedef, leaves)
+
+
+def map(function: Callable[..., Any], tree: Any, *rest: Any) -> Any:
+    """``function`` of the corresponding leaves of trees with the same structure."""
+    return optree.tree_map(function, tree, *rest)
+
+
+def leaves(tree: Any) -> list[Any]:
+    """The leaves alone."""
+    return optree.tree_leaves(tree)
+
+
+def match(tree: Any, treedef: TreeDef, what: str) -> list[Any]:
+    """The leaves of ``tree``, which must have the structure ``treedef``."""
+    found, structure = optree.tree_flatten(tree)
+    if structure != treedef:
+        raise ShapeError(f"{what} has the structure {structure}, where {treedef} is needed.")
+    return found
