@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from spmdx import context
-from spmdx.geometry import Part, Route, local_box, route
+from spmdx.geometry import Part, Route, cut, local_box, region, route
 from spmdx.mesh import Coordinate, Mesh
 from spmdx.plan import LOCAL, Step
 from spmdx.runtime import memory, simulate
@@ -48,10 +48,7 @@ def move(
         first = left[waiting[0]][0]
         together = [i for i in waiting if _alike(first, left[i][0])]
         steps = [left[i].pop(0) for i in together]
-        trace = context.get().trace
-        if trace is not None:
-            sent = sum(step.bytes for step in steps)
-            trace.append(Record(first.verb, first.axes, sent, cause, memory.users_line()))
+        record(first.verb, first.axes, sum(step.bytes for step in steps), cause)
         for i, block in zip(together, _collective(steps, [blocks[i] for i in together])):
             blocks[i] = block
 
@@ -79,15 +76,25 @@ def _local_at(step: Step, block: Any, coordinate: Coordinate) -> Any:
     if step.verb == "slice":
         if len(part.boxes) == 1:
             return block[part.boxes[0]]
+        flat = np.empty(part.count, block.dtype)
+        pack(part, block, flat)
         out = np.empty(step.target.block_shape(coordinate), block.dtype)
-        _pack(part, block, out.reshape(-1))
+        unpack(cut(region(step.target, coordinate), region(step.source, coordinate)), flat, out)
         return out
     out = memory.filled(step.target.block_shape(coordinate), block.dtype, step.target.op)
-    _unpack(part, np.ascontiguousarray(block).reshape(-1), out)
+    unpack(part, np.ascontiguousarray(block).reshape(-1), out)
     return out
 
 
-def _pack(part: Part, block: Any, flat: Any) -> None:
+def record(verb: str, axes: tuple[str, ...], sent: int, cause: str) -> None:
+    """Tell the open trace, if there is one, of a collective."""
+    trace = context.get().trace
+    if trace is not None:
+        trace.append(Record(verb, axes, sent, cause, memory.users_line()))
+
+
+def pack(part: Part, block: Any, flat: Any) -> None:
+    """Copy a part of a block into a flat message."""
     at = 0
     for box, shape in zip(part.boxes, part.shapes):
         n = math.prod(shape)
@@ -95,7 +102,8 @@ def _pack(part: Part, block: Any, flat: Any) -> None:
         at += n
 
 
-def _unpack(part: Part, flat: Any, block: Any) -> None:
+def unpack(part: Part, flat: Any, block: Any) -> None:
+    """Copy a flat message to a part of a block."""
     at = 0
     for box, shape in zip(part.boxes, part.shapes):
         n = math.prod(shape)
@@ -129,7 +137,7 @@ def _packed(routes: list[Route], blocks: list[Any], counts: list[int], group: Gr
     for j in range(len(counts)):
         for r, block in zip(routes, blocks):
             n = r.send[j].count
-            _pack(r.send[j], block, buffer[at : at + n])
+            pack(r.send[j], block, buffer[at : at + n])
             at += n
     return buffer
 
@@ -162,7 +170,7 @@ def _split(routes: list[Route], flat: Any) -> list[Any]:
             out.append(flat[at : at + n].reshape(r.shape))
         else:
             block = np.empty(r.shape, flat.dtype)
-            _unpack(r.receive[0], flat[at : at + n], block)
+            unpack(r.receive[0], flat[at : at + n], block)
             out.append(block)
         at += n
     return out
@@ -174,7 +182,7 @@ def _scattered(routes: list[Route], arrived: Sequence[Any], dtype: Any) -> list[
         at = 0
         for r, block in zip(routes, out):
             n = r.receive[j].count
-            _unpack(r.receive[j], flat[at : at + n], block)
+            unpack(r.receive[j], flat[at : at + n], block)
             at += n
     return out
 

@@ -10,53 +10,20 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
-
-from spmdx import context
+from spmdx import check, context
 from spmdx.array import Array
-from spmdx.errors import ImpliedMoveError, MeshError, RuleError
-from spmdx.mesh import Coordinate, Mesh
+from spmdx.decide import SCALARS, Bounds, Entry, constant, constants, decide, default_mesh
+from spmdx.errors import ImpliedMoveError, RuleError
 from spmdx.move import move
-from spmdx.plan import LOCAL, Step
-from spmdx.propagate import Decision, Traits, propagate
-from spmdx.rule import Form, bind
-from spmdx.runtime import memory
-from spmdx.spec import Interval, Spec, make, place
+from spmdx.plan import LOCAL
+from spmdx.propagate import Traits
 from spmdx.tape import Watched
 
-SCALARS = (bool, int, float, complex)
+__all__ = ["Bounds", "Operation", "call", "constant", "constants", "default_mesh", "op", "registry"]
 MEMO_SIZE = 4096
 registry: dict[str, Operation] = {}
-
-
-class Bounds(NamedTuple):
-    """What a body may ask about its blocks: global intervals of every dimension, of each input and of the output."""
-
-    inputs: tuple[tuple[tuple[Interval, ...], ...], ...]
-    output: tuple[tuple[Interval, ...], ...]
-    coordinate: Coordinate
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape of the output's block."""
-        return tuple(sum(b - a for a, b in pieces) for pieces in self.output)
-
-    @staticmethod
-    def indices(pieces: tuple[Interval, ...]) -> Any:
-        """The global indices along one dimension, as an int64 vector."""
-        return np.concatenate([np.arange(a, b, dtype=np.int64) for a, b in pieces] or [np.empty(0, np.int64)])
-
-
-class Entry(NamedTuple):
-    """What a call comes to: moves, a function of blocks, the output's spec; and the static arguments, canonical."""
-
-    run: Callable[..., Any]
-    spec: Spec
-    static: Mapping[str, Any]
-    plans: tuple[tuple[Step, ...], ...] | None  # None: nothing to move
-    decision: Decision
 
 
 class Operation:
@@ -103,27 +70,33 @@ class Operation:
             return self.gradient_of_each(i, g, out, *inputs, **static)
         return self.gradients[i](g, out, *inputs, **static) if self.gradients else None
 
-    def entry(self, operands: tuple[Any, ...], static: tuple[Any, ...], names: tuple[str, ...]) -> Entry:
-        """The entry for a call, made if need be."""
-        key = (*(x.spec if isinstance(x, Array) else type(x) for x in operands), *map(_hashable, static))
-        found = self.entries.get(key)
+    def entry(
+        self, specs: tuple[Any, ...], operands: tuple[Any, ...], static: tuple[Any, ...], names: tuple[str, ...]
+    ) -> Entry:
+        """The entry for a call on operands with these specs (or types of Python scalars), made if need be."""
+        try:
+            key = specs + static
+            found = self.entries.get(key)
+        except TypeError:  # lists and slices do not hash
+            key = specs + tuple(map(hashable, static))
+            found = self.entries.get(key)
         if found is None:
             found = decide(self, operands, dict(zip(names, static)))
             if len(self.entries) >= MEMO_SIZE:  # bounded: an entry is cheap to make again
                 self.entries.clear()
                 self.memo.clear()
             self.entries[key] = found
-            if found.plans is None and found.spec.mesh.contains_me():
-                short = key if len(key) != 1 else key[0]
-                self.memo[short] = (found.run, found.spec)
+            if found.plans is None and found.spec.mesh.contains_me() and not check.on():
+                self.memo[key if len(key) != 1 else key[0]] = (found.run, found.spec)
         return found
 
 
-def _hashable(value: Any) -> Any:
+def hashable(value: Any) -> Any:
+    """A static argument as part of a key."""
     if isinstance(value, slice):
         return (slice, value.start, value.stop, value.step)
     if isinstance(value, (list, tuple)):
-        return tuple(_hashable(v) for v in value)
+        return tuple(hashable(v) for v in value)
     return value
 
 
@@ -221,18 +194,32 @@ def _caller(operation: Operation) -> Any:
 
 def call(operation: Operation, operands: tuple[Any, ...], static: tuple[Any, ...], names: tuple[str, ...]) -> Array:
     """The long way: constants made arrays, moves made and counted, the result recorded if anything watches."""
-    if not all(isinstance(x, Array) or type(x) in SCALARS for x in operands):
-        operands = constants(operands, operation.name)
-    entry = operation.entry(operands, static, names)
-    mesh = entry.spec.mesh
-    if not mesh.contains_me():
-        result = None
-    else:
-        blocks = [x._block if isinstance(x, Array) else x for x in operands]
+    key: list[Any] = []
+    blocks: list[Any] = []
+    watched = outside = False
+    for x in operands:
+        kind = type(x)
+        if kind is Array or kind is Watched:
+            key.append(x.spec)
+            blocks.append(x._block)
+            watched = watched or kind is Watched
+            outside = outside or x._block is None
+        elif kind in SCALARS:
+            key.append(kind)
+            blocks.append(x)
+        else:
+            return call(operation, constants(operands, operation.name), static, names)
+    entry = operation.entry(tuple(key), operands, static, names)
+    result = None
+    if not outside:
         if entry.plans is not None:
             blocks = moved(operation, entry, operands, blocks)
-        result = entry.run(*blocks)
-    if context.get().depth and any(type(x) is Watched for x in operands):
+        if check.on():
+            what = f"{operation.name} of {key} to {entry.spec!r}"
+            result = check.together(entry.spec.mesh, what, partial(entry.run, *blocks))
+        else:
+            result = entry.run(*blocks)
+    if watched and context.get().depth:
         return Watched(result, entry.spec, operation, operands, entry.static)
     return Array(result, entry.spec)
 
@@ -256,153 +243,3 @@ def implied(operation: Operation, entry: Entry, operands: tuple[Any, ...]) -> Im
     return ImpliedMoveError(
         f"{operation.name} would move its operands, which `with explicit()` forbids on {mesh!r}.", "\n     and ".join(lines)
     )
-
-
-def constants(operands: tuple[Any, ...], name: str) -> tuple[Any, ...]:
-    """Operands with NumPy arrays, NumPy scalars and lists made replicated constants on the others' mesh."""
-    mesh = next((x.spec.mesh for x in operands if isinstance(x, Array)), None) or default_mesh()
-    return tuple(x if isinstance(x, Array) or type(x) in SCALARS else constant(x, mesh) for x in operands)
-
-
-def constant(value: Any, mesh: Mesh) -> Array:
-    """A replicated array of a value that is the same on every rank."""
-    block = np.array(value)
-    if block.dtype == object:
-        raise RuleError(f"{type(value).__name__} is not an array: it has dtype object.", "numbers, or an array of them")
-    block = block.astype(block.dtype.newbyteorder("="), copy=False)
-    inside = block if mesh.contains_me() else None
-    return Array((block,) * mesh.size if mesh.device == "sim" else inside, place(mesh, block.shape, block.dtype))
-
-
-def default_mesh() -> Mesh:
-    """The mesh of `with use_mesh`, else one axis, "world", over all ranks."""
-    return context.get().mesh or Mesh(("world",), (context.world().size,))
-
-
-def decide(operation: Operation, operands: tuple[Any, ...], static: Mapping[str, Any]) -> Entry:
-    """Propagate, and bind the body: the entry for a call not seen before."""
-    mesh = common_mesh(operation.name, [x.spec for x in operands if isinstance(x, Array)])
-    specs = [_on(mesh, x) for x in operands]
-    shapes = [s.shape for s in specs]
-    if operation.prepare is not None:
-        static = operation.prepare(*shapes, **static)
-    rule = operation.rule
-    form: str | Form = rule if isinstance(rule, str) else rule(*shapes, **static)
-    bound = bind(form, shapes, operation.name)
-    decision = propagate(bound, specs, operation.traits, mesh)
-    output = make(mesh, bound.shape, np.dtype("u1"), decision.layouts, decision.partial, decision.op)
-    run = _runner(operation, mesh, decision, output, operands, static)
-    dtype = _dtype(operation, run, mesh, decision, output, operands)
-    spec = output.replace(dtype=dtype)
-    plans = decision.plans if any(decision.plans) else None
-    return Entry(run, spec, static, plans, decision)
-
-
-def common_mesh(name: str, specs: list[Spec]) -> Mesh:
-    """The mesh of an operation: the operands' own; fully replicated operands on a covering mesh are constants."""
-    if not specs:
-        return default_mesh()
-    meshes = {s.mesh: None for s in specs}
-    if len(meshes) == 1:
-        return specs[0].mesh
-    fixed = [s.mesh for s in specs if not s.replicated] or [min(meshes, key=lambda m: m.size)]
-    mesh = fixed[0]
-    for s in specs:
-        if s.mesh is not mesh and not (s.replicated and set(mesh.ranks) <= set(s.mesh.ranks) and s.mesh.device == mesh.device):
-            raise MeshError(
-                f"{name} got arrays on {mesh!r} and {s.mesh!r}, and neither is a constant on the other's mesh.",
-                "y.to(x.mesh, placement) to bring one array to the other's mesh",
-            )
-    return mesh
-
-
-def _on(mesh: Mesh, x: Any) -> Spec:
-    if not isinstance(x, Array):
-        return place(mesh, (), np.asarray(x).dtype)
-    return x.spec if x.spec.mesh is mesh else place(mesh, x.spec.shape, x.spec.dtype)
-
-
-def _runner(
-    operation: Operation, mesh: Mesh, decision: Decision, output: Spec, operands: tuple[Any, ...], static: Mapping[str, Any]
-) -> Callable[..., Any]:
-    """The function of blocks: for this rank, or, where ranks share the memo, for whichever rank runs it."""
-
-    def at(coordinate: Coordinate) -> Callable[..., Any]:
-        if operation.bounds:
-            inputs = tuple(tuple(w.pieces(d, coordinate) for d in range(w.ndim)) for w in decision.wanted)
-            outs = tuple(output.pieces(d, coordinate) for d in range(output.ndim))
-            return partial(operation.body, np, Bounds(inputs, outs, coordinate), **static)
-        quick = None
-        if operation.fast is not None:
-            quick = operation.fast(np, *(x.dtype if isinstance(x, Array) else type(x) for x in operands), **static)
-        return quick or partial(operation.body, np, **static)
-
-    if mesh.device == "sim":
-        return _for_all(mesh, at, output.ndim == 0)
-    if operation.bounds and mesh.size > 1:
-        return _for_whoever(mesh, at)
-    run = at((0,) * len(mesh.sizes))
-    return _zero_d(run) if output.ndim == 0 else run
-
-
-def _zero_d(run: Callable[..., Any]) -> Callable[..., Any]:
-    """NumPy gives scalars where a 0-d array is meant."""
-    asarray = np.asarray
-    return lambda *blocks: asarray(run(*blocks))
-
-
-def _for_all(mesh: Mesh, at: Callable[[Coordinate], Callable[..., Any]], zero_d: bool) -> Callable[..., Any]:
-    """The simulator: every rank's body, one after another."""
-    runs = [at(c) for c in mesh.coordinates()]
-
-    def run(*blocks: Any) -> Any:
-        out = []
-        for i, body in enumerate(runs):
-            with context.use(rank=mesh.ranks[i]):
-                out.append(np.asarray(body(*(b[i] if isinstance(b, tuple) else b for b in blocks))))
-        return tuple(out)
-
-    return run
-
-
-def _for_whoever(mesh: Mesh, at: Callable[[Coordinate], Callable[..., Any]]) -> Callable[..., Any]:
-    """A body that asks for its bounds: bound once for each rank of this process that comes by."""
-    runs: dict[int | None, Callable[..., Any]] = {}
-    state = context.get
-
-    def run(*blocks: Any) -> Any:
-        rank = state().rank
-        body = runs.get(rank)
-        if body is None:
-            body = runs[rank] = at(mesh.here())
-        return np.asarray(body(*blocks))
-
-    return run
-
-
-def _dtype(
-    operation: Operation, run: Callable[..., Any], mesh: Mesh, decision: Decision, output: Spec, operands: tuple[Any, ...]
-) -> np.dtype[Any]:
-    """The output's dtype: what the body gives for blocks of zeros with this rank's shapes."""
-    inside = mesh.contains_me()
-    here = mesh.here() if inside and mesh.device != "sim" else (0,) * len(mesh.sizes)
-    blocks = []
-    for x, want in zip(operands, decision.wanted):
-        if isinstance(x, Array):
-            zero = np.zeros((), want.dtype)
-            each = [np.broadcast_to(zero, want.block_shape(c)) for c in (mesh.coordinates() if mesh.device == "sim" else [here])]
-            blocks.append(tuple(each) if mesh.device == "sim" else each[0])
-        else:
-            blocks.append(x)
-    with np.errstate(all="ignore"), context.use(rank=context.rank() if inside else mesh.ranks[0]):
-        out = run(*blocks)
-    for block, c in zip(out, mesh.coordinates()) if mesh.device == "sim" else [(out, here)]:
-        if block.shape != output.block_shape(c):
-            raise RuleError(
-                f"{operation.name}: the body gave a block of shape {block.shape} where the rule says "
-                f"{output.block_shape(c)} (output {output!r}).",
-                "a rule whose right side is the shape that the body returns",
-            )
-    return np.dtype((out[0] if mesh.device == "sim" else out).dtype)
-
-

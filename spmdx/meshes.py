@@ -1,0 +1,89 @@
+"""Making meshes over the ranks there are, and choosing the default one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from spmdx import context
+from spmdx.errors import MeshError
+from spmdx.mesh import Mesh
+
+
+def make_mesh(
+    axes: Mapping[str, int] | None = None,
+    *,
+    device: str = "cpu",
+    ranks: Sequence[int] | None = None,
+    comm: Any = None,
+) -> Mesh:
+    """A mesh with named axes, in major-to-minor order over the ranks.
+
+    Args:
+        axes: name to size; one size may be -1, for what is left. Default: one axis, ``"world"``, over all ranks.
+        device: "cpu" or "cuda"; "sim" holds the blocks of all ranks in this one process, to try a program out.
+        ranks: the ranks to use, as numbered in the world; default: all of them.
+        comm: an mpi4py communicator, whose ranks to use instead.
+
+    Raises:
+        MeshError: sizes that do not multiply to the number of ranks, reserved names, no such device.
+
+    No communication.
+    """
+    if device == "cuda":
+        _need_gpu()
+    if comm is not None:
+        if ranks is not None:
+            raise MeshError("make_mesh takes ranks or a communicator, not both.")
+        ranks = _world_ranks(comm)
+    world = int(context.world().size)
+    if device == "sim" and axes is not None and ranks is None:
+        world = abs(math.prod(axes.values()))
+    members = tuple(range(world) if ranks is None else ranks)
+    sizes = _sizes({"world": len(members)} if axes is None else dict(axes), len(members))
+    outside = [r for r in members if not 0 <= r < world]
+    if outside:
+        raise MeshError(f"the world has ranks 0 to {world - 1}; got {outside}.", f"ranks below {world}")
+    return Mesh(tuple(sizes), tuple(sizes.values()), members, device)
+
+
+def _sizes(axes: dict[str, int], count: int) -> dict[str, int]:
+    open_axes = [name for name, n in axes.items() if n == -1]
+    known = math.prod(n for n in axes.values() if n != -1)
+    if len(open_axes) == 1 and known > 0 and count % known == 0:
+        axes[open_axes[0]] = count // known
+    elif open_axes or known != count:
+        need = f"{known} ranks" if not open_axes else f"a multiple of {known} ranks, and at most one size of -1"
+        raise MeshError(
+            f"a mesh of {axes} needs {need}; there {'is 1 rank' if count == 1 else f'are {count} ranks'}.",
+            f"mpiexec -n {known} python ..., or make_mesh({{{next(iter(axes), 'world')!r}: -1}}), or ranks=range({known})",
+        )
+    return axes
+
+
+def _world_ranks(comm: Any) -> list[int]:
+    from mpi4py import MPI  # only where a communicator was given
+
+    mine = comm.Get_group()
+    return list(mine.Translate_ranks(list(range(mine.Get_size())), MPI.COMM_WORLD.Get_group()))
+
+
+def _need_gpu() -> None:
+    try:
+        import cupy
+
+        count = cupy.cuda.runtime.getDeviceCount()
+    except Exception as error:  # CuPy is not installed, or finds no driver: one clear error for all of it
+        raise MeshError(f'device="cuda" needs CuPy and a GPU: {error}.', 'device="cpu"') from None
+    if not count:
+        raise MeshError('device="cuda" needs a GPU; CuPy finds none.', 'device="cpu"')
+    raise MeshError('device="cuda" is not there yet: blocks are NumPy arrays.', 'device="cpu"')
+
+
+@contextmanager
+def use_mesh(mesh: Mesh) -> Iterator[Mesh]:
+    """Make ``mesh`` the default mesh of the code inside."""
+    with context.use(mesh=mesh):
+        yield mesh

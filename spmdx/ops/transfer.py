@@ -1,0 +1,106 @@
+"""From one mesh to another: the only move between meshes, run by the union of their ranks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from spmdx import context
+from spmdx.array import Array
+from spmdx.errors import ImpliedMoveError, MeshError
+from spmdx.geometry import cut, region
+from spmdx.mesh import Coordinate, Mesh
+from spmdx.move import pack, record, unpack
+from spmdx.ops.place import redistribute
+from spmdx.placement import Placement
+from spmdx.spec import Spec, place
+from spmdx.tape import Watched
+
+
+def to(x: Array, mesh: Mesh, placement: Placement | None = None) -> Array:
+    """The same value on another mesh; every rank of either mesh makes the call.
+
+    Args:
+        mesh: where it goes.
+        placement: where the pieces lie there; Replicate if left out.
+
+    A value that is Partial is finished first. Then each new block is sent, piece by piece, by the ranks that hold
+    the pieces: one all-to-all over the union of the ranks, with nothing between ranks that have nothing to send.
+    The gradient goes back the same way.
+    """
+    if mesh.device != x.mesh.device or mesh.device == "sim":
+        raise MeshError(f"an array moves between meshes of one real device; got {x.mesh!r} and {mesh!r}.")
+    if x.spec.partial:
+        x = redistribute(x, x.spec.replace(partial=()).placement)
+    target = place(mesh, x.shape, x.dtype, placement)
+    if mesh is x.mesh:
+        return x.redistribute(target.placement)
+    if context.get().explicit:
+        raise ImpliedMoveError(f"x.to communicates, which `with explicit()` forbids; x is {x.spec!r}.")
+    block = _transfer(x.spec, target, x._block)
+    if context.get().depth and type(x) is Watched:
+        return Watched(block, target, _BACK, (x,), {})
+    return Array(block, target)
+
+
+def _transfer(source: Spec, target: Spec, block: Any) -> Any:
+    ranks = tuple(dict.fromkeys((*source.mesh.ranks, *target.mesh.ranks)))
+    union = Mesh(("union",), (len(ranks),), ranks)
+    me = context.rank()
+    if me not in ranks:
+        return None
+    send = [_part(source, target, me, other) for other in ranks]
+    receive = [_part(source, target, other, me, receiving=True) for other in ranks]
+    counts = [0 if part is None else part.count for part in send]
+    incoming = [0 if part is None else part.count for part in receive]
+    group = context.world().comm(union).group(union.axis_names)
+    buffer = group.buffer(sum(counts), source.dtype)
+    at = 0
+    for part, n in zip(send, counts):
+        if part is not None:
+            pack(part, block, buffer[at : at + n])
+        at += n
+    record("to", ("union",), sum(counts) * source.dtype.itemsize, "to")
+    arrived = group.all_to_all(buffer, counts, incoming)
+    if not target.mesh.contains_me():
+        return None
+    out = np.empty(target.block_shape(target.mesh.here()), source.dtype)
+    for part, flat in zip(receive, arrived):
+        if part is not None:
+            unpack(part, flat, out)
+    return out
+
+
+def _part(source: Spec, target: Spec, giver: int, taker: int, receiving: bool = False) -> Any:
+    """What ``giver`` sends to ``taker``: of replicas, one gives (the taker itself where it is one)."""
+    if giver not in source.mesh.ranks or taker not in target.mesh.ranks:
+        return None
+    at, there = source.mesh.coordinate_of(giver), target.mesh.coordinate_of(taker)
+    if not _gives(source, at, giver, taker):
+        return None
+    held, wanted = region(source, at), region(target, there)
+    return cut(wanted, held) if receiving else cut(held, wanted)
+
+
+def _gives(source: Spec, at: Coordinate, giver: int, taker: int) -> bool:
+    """True if this replica is the one that serves the taker: the one in the taker's row, or the first."""
+    sharded = source.sharded_axes
+    spread = [i for i, name in enumerate(source.mesh.axis_names) if name not in sharded]
+    own = source.mesh.coordinate_of(taker) if taker in source.mesh.ranks else None
+    return all(at[i] == (own[i] if own is not None else 0) for i in spread)
+
+
+class _To:
+    """The gradient rule of `to`: back to where the value came from."""
+
+    name = "to"
+    differentiable = True
+
+    @staticmethod
+    def gradient(i: int, g: Array, out: Array, inputs: tuple[Any, ...], static: Any) -> Array:
+        """The gradient, on the input's mesh."""
+        return to(g, inputs[0].mesh, inputs[0].spec.replace(partial=()).placement)
+
+
+_BACK = _To()
