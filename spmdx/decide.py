@@ -101,7 +101,9 @@ def common_mesh(name: str, specs: list[Spec]) -> Mesh:
     fixed = [s.mesh for s in specs if not s.replicated] or [min(meshes, key=lambda m: m.size)]
     mesh = fixed[0]
     for s in specs:
-        if s.mesh is not mesh and not (s.replicated and set(mesh.ranks) <= set(s.mesh.ranks) and s.mesh.device == mesh.device):
+        if s.mesh is not mesh and not (
+            s.replicated and set(mesh.ranks) <= set(s.mesh.ranks) and s.mesh.device == mesh.device
+        ):
             raise MeshError(
                 f"{name} got arrays on {mesh!r} and {s.mesh!r}, and neither is a constant on the other's mesh.",
                 "y.to(x.mesh, placement) to bring one array to the other's mesh",
@@ -116,19 +118,26 @@ def _on(mesh: Mesh, x: Any) -> Spec:
 
 
 def _runner(
-    operation: Operation, mesh: Mesh, decision: Decision, output: Spec, operands: tuple[Any, ...], static: Mapping[str, Any]
+    operation: Operation,
+    mesh: Mesh,
+    decision: Decision,
+    output: Spec,
+    operands: tuple[Any, ...],
+    static: Mapping[str, Any],
 ) -> Callable[..., Any]:
     """The function of blocks: for this rank, or, where ranks share the memo, for whichever rank runs it."""
 
     def at(coordinate: Coordinate) -> Callable[..., Any]:
+        asked: tuple[Any, ...] = ()
         if operation.bounds:
             inputs = tuple(tuple(w.pieces(d, coordinate) for d in range(w.ndim)) for w in decision.wanted)
             outs = tuple(output.pieces(d, coordinate) for d in range(output.ndim))
-            return partial(operation.body, np, Bounds(inputs, outs, coordinate), **static)
+            asked = (Bounds(inputs, outs, coordinate),)
         quick = None
         if operation.fast is not None:
-            quick = operation.fast(np, *(x.dtype if isinstance(x, Array) else type(x) for x in operands), **static)
-        return quick or partial(operation.body, np, **static)
+            dtypes = (x.dtype if isinstance(x, Array) else type(x) for x in operands)
+            quick = operation.fast(np, *asked, *dtypes, **static)
+        return quick or partial(operation.body, np, *asked, **static)
 
     if mesh.device == "sim":
         return _for_all(mesh, at, output.ndim == 0)
@@ -174,7 +183,12 @@ def _for_whoever(mesh: Mesh, at: Callable[[Coordinate], Callable[..., Any]]) -> 
 
 
 def _dtype(
-    operation: Operation, run: Callable[..., Any], mesh: Mesh, decision: Decision, output: Spec, operands: tuple[Any, ...]
+    operation: Operation,
+    run: Callable[..., Any],
+    mesh: Mesh,
+    decision: Decision,
+    output: Spec,
+    operands: tuple[Any, ...],
 ) -> np.dtype[Any]:
     """The output's dtype: what the body gives for blocks of zeros with this rank's shapes."""
     inside = mesh.contains_me()
@@ -183,7 +197,10 @@ def _dtype(
     for x, want in zip(operands, decision.wanted):
         if isinstance(x, Array):
             zero = np.zeros((), want.dtype)
-            each = [np.broadcast_to(zero, want.block_shape(c)) for c in (mesh.coordinates() if mesh.device == "sim" else [here])]
+            each = [
+                np.broadcast_to(zero, want.block_shape(c))
+                for c in (mesh.coordinates() if mesh.device == "sim" else [here])
+            ]
             blocks.append(tuple(each) if mesh.device == "sim" else each[0])
         else:
             blocks.append(x)
@@ -197,5 +214,3 @@ def _dtype(
                 "a rule whose right side is the shape that the body returns",
             )
     return np.dtype((out[0] if mesh.device == "sim" else out).dtype)
-
-

@@ -122,7 +122,8 @@ def op(
         monotone: +1 or -1 if Partial min and max may pass (as they are, or swapped).
         arrays: number of array operands; None for any number, given as one sequence. Default: as the rule string.
         bounds: the body gets a :class:`Bounds` after ``xp``.
-        fast: ``fast(xp, *dtypes, **static)`` returns a quicker function of the blocks alone.
+        fast: ``fast(xp, *dtypes, **static)`` (with bounds: ``fast(xp, bounds, *dtypes, **static)``) returns a quicker
+            function of the blocks alone, or None.
         prepare: ``prepare(*shapes, **static)`` checks the static arguments and returns them in canonical form.
         note: for the table of operations: what the rule costs today.
     """
@@ -134,7 +135,7 @@ def op(
         if linear == "each":
             groups = tuple((i,) for i in range(count or 0))
         elif linear == "together":
-            groups = (tuple(range(count if count is not None else 64)),)
+            groups = (tuple(range(count or 0)),)  # no numbers: every operand, however many
         operation = Operation(body, rule, Traits(groups, reduce, monotone), count, bounds, fast, prepare, note)
         if operation.name in registry:
             raise RuleError(f"an operation {operation.name!r} is already registered.", "another name")
@@ -175,7 +176,12 @@ def _caller(operation: Operation) -> Any:
         blocks = ", ".join(f"{x}._block" for x in operands)
         look = f"get(({key}))" if len(operands) + len(names) > 1 else f"get({key})"
         if names:
-            lines += ["        try:", f"            found = {look}", "        except TypeError:", "            found = None"]
+            lines += [
+                "        try:",
+                f"            found = {look}",
+                "        except TypeError:",
+                "            found = None",
+            ]
         else:
             lines += [f"        found = {look}"]
         if n == 2:
@@ -238,8 +244,11 @@ def implied(operation: Operation, entry: Entry, operands: tuple[Any, ...]) -> Im
     lines = []
     for i, (x, steps, want) in enumerate(zip(operands, entry.plans or (), entry.decision.wanted)):
         if any(step.verb not in LOCAL for step in steps):
-            verbs = ", ".join(f"{s.verb}, {s.bytes / 2**20:.2f} MiB sent per rank" for s in steps if s.verb not in LOCAL)
+            verbs = ", ".join(
+                f"{s.verb}, {s.bytes / 2**20:.2f} MiB sent per rank" for s in steps if s.verb not in LOCAL
+            )
             lines.append(f"operand {i}, {x.spec!r}: operand.redistribute({want.placement!r})   {verbs}")
     return ImpliedMoveError(
-        f"{operation.name} would move its operands, which `with explicit()` forbids on {mesh!r}.", "\n     and ".join(lines)
+        f"{operation.name} would move its operands, which `with explicit()` forbids on {mesh!r}.",
+        "\n     and ".join(lines),
     )

@@ -23,7 +23,8 @@ from spmdx.spec import WHOLE, Layout, Spec, default_sizes, make
 class Traits(NamedTuple):
     """What an operation declares besides its rule.
 
-    ``linear``: groups of operands in which it is jointly linear; Partial sums pass if the whole group is Partial.
+    ``linear``: groups of operands in which it is jointly linear (no numbers: all operands); Partial sums pass if the whole
+    group is Partial.
     ``reduce``: what a factor that is only on the left is reduced by; a Partial of that op passes.
     ``monotone``: +1 or -1 if Partial min and max pass, as they are or swapped.
     """
@@ -91,8 +92,8 @@ def _passing(specs: Sequence[Spec], traits: Traits, axis: str, i: int) -> Throug
     """The group of operands that can pass Partial along an axis together with operand ``i``."""
     op = specs[i].op
     if op == "sum":
-        return next((group for group in traits.linear if i in group), None)
-    return (i,) if traits.monotone and op in _SWAP or (op == traits.reduce and len(specs) == 1) else None
+        return next((group or tuple(range(len(specs))) for group in traits.linear if i in group or not group), None)
+    return (i,) if (traits.monotone and op in _SWAP) or (op == traits.reduce and len(specs) == 1) else None
 
 
 def _choices(bound: Bound, specs: Sequence[Spec], traits: Traits, axis: str) -> list[Choice]:
@@ -141,9 +142,7 @@ def _to_finish(out: Spec, reduced: list[str], mesh: Mesh) -> int:
     return 2 * out.largest_block * out.dtype.itemsize * (p - 1) // p
 
 
-def _layouts(
-    bound: Bound, specs: Sequence[Spec], factor: str, axes: tuple[str, ...], mesh: Mesh
-) -> list[Layout]:
+def _layouts(bound: Bound, specs: Sequence[Spec], factor: str, axes: tuple[str, ...], mesh: Mesh) -> list[Layout]:
     """Ways to divide a factor over these axes: as some operand already does, else the default."""
     found: dict[Layout, None] = {}
     for dims, spec in zip(bound.inputs, specs):
@@ -189,11 +188,6 @@ def _out_layout(dim: Dim, layout: dict[str, Layout], bound: Bound, mesh: Mesh) -
     own = layout.get(factor, WHOLE)
     if factor not in bound.resize or not own.axes:
         return _dim_layout(dim, layout, bound, mesh)
-    count = bound.resize[factor][1]
     ways = tuple(mesh.shape[a] for a in own.axes)
     sizes = own.sizes if own.sizes is not None else default_sizes(bound.sizes[factor], ways)
-    out, at = [], 0
-    for n in sizes:
-        out.append(count(at, at + n))
-        at += n
-    return Layout(own.axes, tuple(out))
+    return Layout(own.axes, bound.resize[factor][1](sizes))

@@ -26,7 +26,7 @@ class Dim(NamedTuple):
 
 
 ELLIPSIS = Dim(("...",))
-Count = Callable[[int, int], int]
+Resize = Callable[[tuple[int, ...]], tuple[int, ...]]
 
 
 class Rule(NamedTuple):
@@ -40,11 +40,11 @@ class Rule(NamedTuple):
 
 class Form(NamedTuple):
     """A rule for one call: the text; sizes that no shape tells; and factors whose length changes on the way, as
-    (length out, function of a block's bounds [start, stop) -> its length out), as slicing does."""
+    (length out, function of the lengths of all blocks -> their lengths out), as slicing does."""
 
     text: str
     sizes: Mapping[str, int] = {}
-    resize: Mapping[str, tuple[int, Count]] = {}
+    resize: Mapping[str, tuple[int, Resize]] = {}
 
 
 class Bound(NamedTuple):
@@ -53,7 +53,7 @@ class Bound(NamedTuple):
     inputs: tuple[tuple[Dim, ...], ...]
     output: tuple[Dim, ...]
     sizes: Mapping[str, int]
-    resize: Mapping[str, tuple[int, Count]]
+    resize: Mapping[str, tuple[int, Resize]]
     shardable: tuple[str, ...]  # factors of some input, in order of appearance
     reduced: frozenset[str]
 
@@ -89,7 +89,9 @@ def _operand(part: str, text: str, whole: set[str]) -> tuple[Dim, ...]:
     while at < len(part):
         found = _TOKEN.match(part, at)
         if found is None:
-            raise RuleError(f"rule {text!r} cannot be read at {part[at:]!r}.", "factors, [whole], (outer inner), 1 or ...")
+            raise RuleError(
+                f"rule {text!r} cannot be read at {part[at:]!r}.", "factors, [whole], (outer inner), 1 or ..."
+            )
         token, at = found.group(1), found.end()
         if token.startswith("["):
             whole.add(token[1:-1])
@@ -176,6 +178,7 @@ def _misfit(name: str, rule: Rule, shapes: Sequence[tuple[int, ...]], factor: st
     shown = " and ".join(map(str, shapes))
     if factor.startswith("~"):
         return ShapeError(
-            f"{name}: shapes {shown} do not broadcast: {a} against {b}.", "shapes that agree or are 1, from the last dim"
+            f"{name}: shapes {shown} do not broadcast: {a} against {b}.",
+            "shapes that agree or are 1, from the last dim",
         )
     return ShapeError(f"{name}: shapes {shown} do not fit {rule.text!r}: {factor} is both {a} and {b}.")
