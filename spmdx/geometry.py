@@ -23,7 +23,7 @@ class Part(NamedTuple):
 
     boxes: tuple[Box, ...]
     shapes: tuple[tuple[int, ...], ...]
-    count: int
+    elements: int
 
 
 class Route(NamedTuple):
@@ -79,7 +79,7 @@ def route(step: Step, coordinate: Coordinate) -> Route:
         receive = [cut(wanted, region(source, m)) for m in members]
     shape = target.block_shape(coordinate)
     own = source.block_shape(coordinate)
-    whole = sum(part.count for part in send) == math.prod(own) and _consecutive(send, own)
+    whole = sum(part.elements for part in send) == math.prod(own) and _consecutive(send, own)
     return Route(tuple(send), tuple(receive), shape, whole, _consecutive(receive, shape))
 
 
@@ -99,11 +99,7 @@ def _consecutive(parts: list[Part], shape: tuple[int, ...]) -> bool:
 
 
 @lru_cache(maxsize=2048)
-def local_box(step: Step, coordinate: Coordinate) -> Part:
-    """A slice step: the part of the block that stays. A pad step: the part of the new block that the old one fills."""
-    inner, outer = step.source, step.target
-    if step.verb == "slice":
-        inner, outer = outer, inner
-    return cut(region(outer, coordinate), region(inner, coordinate))
-
-
+def local_parts(step: Step, coordinate: Coordinate) -> tuple[Part, Part]:
+    """A slice or pad step: what of the block stays, as boxes of the old block and, in the same order, of the new."""
+    before, after = region(step.source, coordinate), region(step.target, coordinate)
+    return cut(before, after), cut(after, before)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from spmdx import context
-from spmdx.geometry import Part, Route, cut, local_box, region, route
+from spmdx.geometry import Part, Route, local_parts, route
 from spmdx.mesh import Coordinate, Mesh
 from spmdx.plan import LOCAL, Step
 from spmdx.runtime import memory, simulate
@@ -32,9 +32,7 @@ class Record(NamedTuple):
     line: str
 
 
-def move(
-    plans: Sequence[tuple[Step, ...]], blocks: Sequence[Block], cause: str = "redistribute"
-) -> list[Block]:
+def move(plans: Sequence[tuple[Step, ...]], blocks: Sequence[Block], cause: str = "redistribute") -> list[Block]:
     """Take every block through its plan; steps that can share a collective do. Sources are never changed."""
     blocks = list(blocks)
     left = [list(steps) for steps in plans]
@@ -72,17 +70,13 @@ def _local_at(step: Step, block: Any, coordinate: Coordinate) -> Any:
         at = step.source.mesh.axis_names
         first = all(coordinate[at.index(a)] == 0 for a in step.axes)
         return block if first else memory.filled_like(block, step.target.op)
-    part = local_box(step, coordinate)
-    if step.verb == "slice":
-        if len(part.boxes) == 1:
-            return block[part.boxes[0]]
-        flat = np.empty(part.count, block.dtype)
-        pack(part, block, flat)
-        out = np.empty(step.target.block_shape(coordinate), block.dtype)
-        unpack(cut(region(step.target, coordinate), region(step.source, coordinate)), flat, out)
-        return out
-    out = memory.filled(step.target.block_shape(coordinate), block.dtype, step.target.op)
-    unpack(part, np.ascontiguousarray(block).reshape(-1), out)
+    source, target = local_parts(step, coordinate)
+    if step.verb == "slice" and len(source.boxes) == 1:
+        return block[source.boxes[0]]
+    shape = step.target.block_shape(coordinate)
+    out = np.empty(shape, block.dtype) if step.verb == "slice" else memory.filled(shape, block.dtype, step.target.op)
+    for from_box, to_box in zip(source.boxes, target.boxes):
+        out[to_box] = block[from_box]
     return out
 
 
@@ -125,7 +119,7 @@ def _collective(steps: list[Step], blocks: list[Block]) -> list[Block]:
 
 def _counts(routes: list[Route]) -> list[int]:
     """Elements packed for every destination, all arrays together."""
-    return [sum(r.send[j].count for r in routes) for j in range(len(routes[0].send))]
+    return [sum(r.send[j].elements for r in routes) for j in range(len(routes[0].send))]
 
 
 def _packed(routes: list[Route], blocks: list[Any], counts: list[int], group: Group) -> Any:
@@ -136,7 +130,7 @@ def _packed(routes: list[Route], blocks: list[Any], counts: list[int], group: Gr
     at = 0
     for j in range(len(counts)):
         for r, block in zip(routes, blocks):
-            n = r.send[j].count
+            n = r.send[j].elements
             pack(r.send[j], block, buffer[at : at + n])
             at += n
     return buffer
@@ -150,7 +144,7 @@ def _receive(
         op = step.source.op
         flat = group.all_reduce(send, op) if step.verb == "all_reduce" else group.reduce_scatter(send, counts, op)
         return _split(routes, flat)
-    incoming = [sum(r.receive[j].count for r in routes) for j in range(len(routes[0].receive))]
+    incoming = [sum(r.receive[j].elements for r in routes) for j in range(len(routes[0].receive))]
     direct = len(routes) == 1 and routes[0].direct
     out = np.empty(routes[0].shape, dtype) if direct else None
     flat_out = None if out is None else out.reshape(-1)
@@ -181,7 +175,7 @@ def _scattered(routes: list[Route], arrived: Sequence[Any], dtype: Any) -> list[
     for j, flat in enumerate(arrived):
         at = 0
         for r, block in zip(routes, out):
-            n = r.receive[j].count
+            n = r.receive[j].elements
             unpack(r.receive[j], flat[at : at + n], block)
             at += n
     return out
