@@ -1,0 +1,171 @@
+// Fills a block with random values on a CPU: tiles of Philox blocks, each a loop that the compiler
+// vectorises.
+#pragma once
+
+#include "layout.h"
+#include "random.h"
+
+namespace spmdx {
+
+enum class Kind { bits, uniform, normal, randint, bernoulli };
+enum class Type { u8, u16, u32, u64, f16, bf16, f32, f64 };
+
+// What to draw: the fields after `key` are those of the distribution.
+struct Draw {
+    Kind kind;
+    Type type;
+    Key key;
+    double low, span, last;              // uniform
+    uint64_t integer_low, integer_span;  // randint; a span of 0 is 2**64
+    float p;                             // bernoulli
+};
+
+namespace {
+
+template <class D>
+class Filler {
+    using Value = typename D::Value;
+    static constexpr int tile = 64;                             // Philox blocks
+    static constexpr int per_block = 4 / D::words * D::values;  // elements
+    static constexpr uint64_t cut = 16;  // a staged batch is rounded up to this many blocks
+
+    const D dist_;
+    const Key key_;
+    int staged_ = 0;
+    alignas(64) uint64_t block_[tile];
+    alignas(64) uint32_t words_[4 * tile];
+    alignas(64) Value values_[per_block * tile];
+    Value* target_[tile];
+    uint8_t from_[tile], to_[tile];
+
+    // The words of the blocks numbered numbers[0], numbers[1], ...
+    void draw(const uint64_t* numbers, uint64_t blocks) {
+        constexpr uint64_t width = sizeof(Lanes) / 8;
+        const Key key = key_;
+        typedef uint64_t Pair __attribute__((may_alias));  // two lanes at once
+        Pair* const words = reinterpret_cast<Pair*>(words_);
+        for (uint64_t j = 0; j < blocks; j += width) {
+            Lanes block, first, second;
+            __builtin_memcpy(&block, numbers + j, sizeof(block));
+            philox(block, key, first, second);
+            for (uint64_t i = 0; i < width; ++i) {
+                words[2 * (j + i)] = first[i];
+                words[2 * (j + i) + 1] = second[i];
+            }
+        }
+    }
+    void transform(uint64_t blocks, Value* out) const {
+        const uint64_t steps = blocks * 4 / D::words;
+        SPMDX_FOR (uint64_t i = 0; i < steps; ++i) dist_.step(words_ + D::words * i, out + D::values * i);
+    }
+
+    // Elements [from, to) of one block, for `target`: they wait until a tile is full.
+    void stage(uint64_t block, int from, int to, Value* target) {
+        block_[staged_] = block;
+        from_[staged_] = uint8_t(from);
+        to_[staged_] = uint8_t(to);
+        target_[staged_] = target;
+        if (++staged_ == tile) flush();
+    }
+
+    void whole_tile(uint64_t block, Value* out) {
+        uint64_t numbers[tile];
+        for (int j = 0; j < tile; ++j) numbers[j] = block + uint64_t(j);
+        draw(numbers, tile);
+        transform(tile, out);
+    }
+
+ public:
+    Filler(const D& dist, Key key) : dist_(dist), key_(key) {}
+
+    void flush() {
+        const uint64_t blocks = (uint64_t(staged_) + cut - 1) / cut * cut;
+        for (uint64_t j = uint64_t(staged_); j < blocks; ++j) block_[j] = 0;
+        draw(block_, blocks);
+        transform(blocks, values_);
+        for (int j = 0; j < staged_; ++j)
+            for (int e = from_[j]; e < to_[j]; ++e) target_[j][e - from_[j]] = values_[per_block * j + e];
+        staged_ = 0;
+    }
+
+    void run(uint64_t first, uint64_t count, Value* out) {
+        uint64_t block = first / per_block;
+        if (const int from = int(first % per_block)) {
+            const int room = per_block - from, taken = count < uint64_t(room) ? int(count) : room;
+            stage(block++, from, from + taken, out);
+            out += taken;
+            count -= uint64_t(taken);
+        }
+        for (; count >= tile * per_block; count -= tile * per_block) {
+            whole_tile(block, out);
+            block += tile;
+            out += tile * per_block;
+        }
+        for (; count >= per_block; count -= per_block) {
+            stage(block++, 0, per_block, out);
+            out += per_block;
+        }
+        if (count) stage(block, 0, int(count), out);
+    }
+};
+
+template <class D>
+void fill_with(const D& dist, const Draw& draw, const Layout& layout, uint64_t begin, uint64_t end,
+               void* out) {
+    Filler<D> filler(dist, draw.key);
+    walk(layout, begin, end, [&](uint64_t first, uint64_t at, uint64_t count) {
+        filler.run(first, count, static_cast<typename D::Value*>(out) + at);
+    });
+    filler.flush();
+}
+
+template <class T, class Real>
+Uniform<T, Real> uniform_of(const Draw& draw) {
+    return {Real(draw.low), Real(draw.span), Real(draw.last)};
+}
+
+// Fills elements [begin, end) of the block at `out`. False where the distribution has no such type.
+inline bool fill(const Draw& draw, const Layout& layout, uint64_t begin, uint64_t end, void* out) {
+    const auto with = [&](const auto& dist) {
+        fill_with(dist, draw, layout, begin, end, out);
+        return true;
+    };
+    const auto integers = [&](auto value) {
+        using T = decltype(value);
+        const uint64_t low = draw.integer_low, span = draw.integer_span;
+        if (draw.kind == Kind::bits) return with(Bits<T>());
+        return span && !(span >> 32) ? with(SmallRandInt<T>{low, span}) : with(RandInt<T>{low, span});
+    };
+    switch (draw.kind) {
+        case Kind::bits:
+        case Kind::randint:
+            switch (draw.type) {
+                case Type::u8: return integers(uint8_t());
+                case Type::u16: return integers(uint16_t());
+                case Type::u32: return integers(uint32_t());
+                case Type::u64: return integers(uint64_t());
+                default: return false;
+            }
+        case Kind::uniform:
+            switch (draw.type) {
+                case Type::f16: return with(uniform_of<Half, float>(draw));
+                case Type::bf16: return with(uniform_of<BFloat16, float>(draw));
+                case Type::f32: return with(uniform_of<float, float>(draw));
+                case Type::f64: return with(uniform_of<double, double>(draw));
+                default: return false;
+            }
+        case Kind::normal:
+            switch (draw.type) {
+                case Type::f16: return with(Normal<Half>());
+                case Type::bf16: return with(Normal<BFloat16>());
+                case Type::f32: return with(Normal<float>());
+                case Type::f64: return with(Normal<double>());
+                default: return false;
+            }
+        case Kind::bernoulli: return draw.type == Type::u8 && with(Bernoulli{draw.p});
+    }
+    return false;
+}
+
+}  // namespace
+}  // namespace spmdx
