@@ -20,7 +20,7 @@ class Array:
     Make one with :func:`spmdx.asarray`, :func:`spmdx.from_block` or a creation function, never directly.
     """
 
-    __slots__ = ("_block", "spec", "__weakref__")
+    __slots__ = ("__weakref__", "_block", "spec")
     __array_ufunc__ = None  # ndarray + x is x's operation
     _block: Block
     spec: Spec
@@ -107,9 +107,9 @@ class Array:
         return self.spec.shape[0]
 
     if TYPE_CHECKING:  # attached by spmdx.ops: one place per operation
-
         T: Array
-        mT: Array
+        mT: Array  # noqa: N815  # the standard's name
+
         def __add__(self, other: Any) -> Array: ...
         def __radd__(self, other: Any) -> Array: ...
         def __sub__(self, other: Any) -> Array: ...

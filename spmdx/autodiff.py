@@ -31,9 +31,7 @@ def watch(x: Array) -> Watched:
     return Watched(x._block, x.spec, None, (), {})
 
 
-def pull(
-    outputs: Sequence[Any], cotangents: Sequence[Any], leaves: Sequence[Watched]
-) -> list[Array | None]:
+def pull(outputs: Sequence[Any], cotangents: Sequence[Any], leaves: Sequence[Watched]) -> list[Array | None]:
     """The gradients of the leaves, given those of the outputs; None for a leaf that no output depends on."""
     held: dict[int, Any] = {}
     queue: list[tuple[int, int, Any]] = []
@@ -65,7 +63,8 @@ def pull(
             if type(x) in (Watched, Bundle) and x.order >= oldest and _has_gradient(x):
                 if node.rule.name not in ("alias", "pick") and not node.rule.differentiable:
                     raise GradientError(
-                        f"{node.rule.name} has no gradient.", f"stop_gradient(x) around its operand {i}, or a custom_vjp"
+                        f"{node.rule.name} has no gradient.",
+                        f"stop_gradient(x) around its operand {i}, or a custom_vjp",
                     )
                 give(x, node.rule.gradient(i, g, node, node.inputs, node.static))
     return [held.get(id(leaf)) for leaf in leaves]
@@ -145,7 +144,9 @@ def value_and_grad(
         result = vjp(chosen, *(args[i] for i in numbers), has_aux=has_aux)
         value, pull_back = result[:2]
         if not isinstance(value, Array) or value.shape != () or value.dtype.kind not in "fV":
-            shown = f"a {value.dtype.name} array of shape {value.shape}" if isinstance(value, Array) else repr(type(value))
+            shown = (
+                f"a {value.dtype.name} array of shape {value.shape}" if isinstance(value, Array) else repr(type(value))
+            )
             raise GradientError(f"grad needs a function with a real scalar value; this one gave {shown}.", "loss.sum()")
         grads = pull_back(_one(value))
         grads = grads[0] if isinstance(argnums, int) else grads
@@ -154,9 +155,7 @@ def value_and_grad(
     return wrapped
 
 
-def grad(
-    function: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False
-) -> Callable[..., Any]:
+def grad(function: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False) -> Callable[..., Any]:
     """The gradient function of ``function``: as :func:`value_and_grad`, without the value."""
     both = value_and_grad(function, argnums, has_aux)
 
@@ -247,7 +246,7 @@ def _filled(given: list[Any], outputs: list[Any]) -> list[Any]:
     return [zeros_like(out) if g is None and isinstance(out, Array) else g for g, out in zip(given, outputs)]
 
 
-class custom_vjp:
+class custom_vjp:  # noqa: N801  # JAX's name, used as a function
     """A function with a gradient of its own, as JAX's: ``f.defvjp(forward, backward)``.
 
     ``forward(*args)`` returns ``(value, residuals)``; ``backward(residuals, cotangent)`` returns one gradient (or
@@ -267,9 +266,10 @@ class custom_vjp:
     def __call__(self, *args: Any) -> Any:
         if self.forward is None or self.backward is None:
             raise GradientError(
-                f"custom_vjp {getattr(self.function, '__name__', '')} has no gradient yet.", "f.defvjp(forward, backward)"
+                f"custom_vjp {getattr(self.function, '__name__', '')} has no gradient yet.",
+                "f.defvjp(forward, backward)",
             )
-        leaves, treedef = tree.flatten(args)
+        leaves = tree.leaves(args)
         if not context.get().depth or not any(type(x) is Watched for x in leaves):
             return self.function(*args)
         forward, backward = self.forward, self.backward

@@ -213,4 +213,5 @@ def _dtype(
                 f"{output.block_shape(c)} (output {output!r}).",
                 "a rule whose right side is the shape that the body returns",
             )
-    return np.dtype((out[0] if mesh.device == "sim" else out).dtype)
+    found: np.dtype[Any] = (out[0] if mesh.device == "sim" else out).dtype
+    return found

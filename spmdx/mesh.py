@@ -116,7 +116,7 @@ class Mesh:
         found = [coordinate]
         for i, name in enumerate(self.axis_names):
             if name in axes:
-                found = [c[:i] + (k,) + c[i + 1 :] for c in found for k in range(self.sizes[i])]
+                found = [(*c[:i], k, *c[i + 1 :]) for c in found for k in range(self.sizes[i])]
         return found
 
     def __getitem__(self, names: str | tuple[str, ...]) -> Mesh:
@@ -151,7 +151,7 @@ def _validate(names: tuple[str, ...], sizes: tuple[int, ...], ranks: tuple[int, 
     for name in names:
         if not (isinstance(name, str) and name.isidentifier()) or name in RESERVED:
             raise MeshError(
-                f"{name!r} cannot name a mesh axis: names are identifiers, and not one of {', '.join(sorted(RESERVED))}.",
+                f"{name!r} cannot name a mesh axis: names are identifiers, and none of {', '.join(sorted(RESERVED))}.",
                 'a name such as "data" or "model"',
             )
     if len(set(names)) != len(names) or len(names) != len(sizes):

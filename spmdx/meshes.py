@@ -58,7 +58,7 @@ def _sizes(axes: dict[str, int], count: int) -> dict[str, int]:
         need = f"{known} ranks" if not open_axes else f"a multiple of {known} ranks, and at most one size of -1"
         raise MeshError(
             f"a mesh of {axes} needs {need}; there {'is 1 rank' if count == 1 else f'are {count} ranks'}.",
-            f"mpiexec -n {known} python ..., or make_mesh({{{next(iter(axes), 'world')!r}: -1}}), or ranks=range({known})",
+            f"mpiexec -n {known} python ..., or a size of -1 for what is there, or ranks=range({known}) to use a part",
         )
     return axes
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Union
 
 from spmdx.errors import PlacementError
 
@@ -68,7 +67,7 @@ class Partial:
         return f'Partial("{self.op}")'
 
 
-class P(tuple[Union[None, str, tuple[str, ...]], ...]):
+class P(tuple[str | tuple[str, ...] | None, ...]):
     """JAX's way to write a placement: for each dimension, the mesh axes that divide it, outermost first as written.
 
     ``P("data", None, ("model", "expert"))``; ``P(partial="model")`` adds axes along which the value is a reduction.
@@ -77,9 +76,7 @@ class P(tuple[Union[None, str, tuple[str, ...]], ...]):
     partial: tuple[str, ...]
     op: str
 
-    def __new__(
-        cls, *dims: None | str | tuple[str, ...], partial: str | tuple[str, ...] = (), op: str = "sum"
-    ) -> P:
+    def __new__(cls, *dims: str | tuple[str, ...] | None, partial: str | tuple[str, ...] = (), op: str = "sum") -> P:
         made = super().__new__(cls, dims)
         made.partial = (partial,) if isinstance(partial, str) else tuple(partial)
         made.op = Partial(op).op
@@ -107,5 +104,5 @@ class P(tuple[Union[None, str, tuple[str, ...]], ...]):
         return f"P({', '.join([repr(d) for d in self] + tail)})"
 
 
-AxisPlacement = Union[Replicate, Shard, Partial]
-Placement = Union[Mapping[str, AxisPlacement], P]
+AxisPlacement = Replicate | Shard | Partial
+Placement = Mapping[str, AxisPlacement] | P

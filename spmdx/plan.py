@@ -137,8 +137,8 @@ def _exchange(now: Spec, target: Spec, steps: list[Step]) -> Spec:
     """One collective for whatever remains of the way between two divisions."""
     if now.layouts == target.layouts:
         return now
-    mesh, travelled = now.mesh, set()
-    gather = True
+    mesh, gather = now.mesh, True
+    travelled: set[str] = set()
     for n, before, after in zip(now.shape, now.layouts, target.layouts):
         if before == after:
             continue

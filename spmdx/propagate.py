@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from itertools import product
-from typing import NamedTuple, Union
+from typing import NamedTuple
 
 import numpy as np
 
@@ -46,7 +46,7 @@ class Decision(NamedTuple):
 
 
 Through = tuple[int, ...]  # the operands that stay Partial along an axis
-Choice = Union[None, str, Through]  # for one mesh axis: unused, a factor to shard, or Partial operands passing
+Choice = str | Through | None  # for one mesh axis: unused, a factor to shard, or Partial operands passing
 _SWAP = {"min": "max", "max": "min"}
 
 

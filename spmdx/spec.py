@@ -61,7 +61,7 @@ class Spec:
     ndim: int
     _geometry: dict[Any, Any]  # memoised block bounds
 
-    __slots__ = ("mesh", "shape", "dtype", "layouts", "partial", "op", "ndim", "_geometry", "__weakref__")
+    __slots__ = ("__weakref__", "_geometry", "dtype", "layouts", "mesh", "ndim", "op", "partial", "shape")
 
     def __new__(
         cls,
@@ -94,10 +94,10 @@ class Spec:
         """The global intervals of one dimension that the block at a mesh coordinate holds, in order; empty ones are
         left out."""
         key = (dim, coordinate)
-        found = self._geometry.get(key)
+        found: tuple[Interval, ...] | None = self._geometry.get(key)
         if found is None:
             found = self._geometry[key] = self._pieces(dim, coordinate)
-        return found  # type: ignore[no-any-return]  # one dict holds several kinds of geometry
+        return found
 
     def _pieces(self, dim: int, coordinate: Coordinate) -> tuple[Interval, ...]:
         layout = self.layouts[dim]
@@ -121,12 +121,12 @@ class Spec:
     def block_shape(self, coordinate: Coordinate) -> tuple[int, ...]:
         """Shape of the block at a mesh coordinate."""
         key = ("shape", coordinate)
-        found = self._geometry.get(key)
+        found: tuple[int, ...] | None = self._geometry.get(key)
         if found is None:
             found = self._geometry[key] = tuple(
                 sum(stop - start for start, stop in self.pieces(d, coordinate)) for d in range(self.ndim)
             )
-        return found  # type: ignore[no-any-return]  # one dict holds several kinds of geometry
+        return found
 
     @property
     def largest_block(self) -> int:
@@ -204,9 +204,7 @@ def make(
     op: str | None = None,
 ) -> Spec:
     """The canonical spec of what is given: axes of size 1 left out, sizes None where they are the default's."""
-    canonical = tuple(
-        WHOLE if not layout.axes else _canonical(mesh, n, layout) for n, layout in zip(shape, layouts)
-    )
+    canonical = tuple(WHOLE if not layout.axes else _canonical(mesh, n, layout) for n, layout in zip(shape, layouts))
     kept = tuple(a for a in mesh.axis_names if a in partial and mesh.shape[a] > 1) if partial else ()
     return Spec(mesh, shape, dtype, canonical, kept, op if kept else None)
 

@@ -24,7 +24,7 @@ class Watched(Array):
     It is a class of its own so that ``type(x) is Array`` tells, at no cost, that nothing has to be recorded.
     """
 
-    __slots__ = ("rule", "inputs", "static", "order")
+    __slots__ = ("inputs", "order", "rule", "static")
     rule: Any
     inputs: tuple[Any, ...]
     static: Mapping[str, Any]
@@ -42,7 +42,7 @@ class Watched(Array):
 class Bundle:
     """A record with several outputs (a custom gradient, a rematerialised function): its outputs' common source."""
 
-    __slots__ = ("rule", "inputs", "static", "order")
+    __slots__ = ("inputs", "order", "rule", "static")
 
     def __init__(self, rule: Any, inputs: tuple[Any, ...], static: Mapping[str, Any]) -> None:
         self.rule = rule

@@ -40,8 +40,7 @@ def spmd(n: int) -> Callable[[Callable[P, T]], Callable[P, list[T]]]:
 def _run(n: int, call: Callable[[], T]) -> list[T]:
     run = ThreadRun(n)
     threads = [
-        threading.Thread(target=run.work, args=(rank, call), name=f"rank {rank}", daemon=True)
-        for rank in range(n)
+        threading.Thread(target=run.work, args=(rank, call), name=f"rank {rank}", daemon=True) for rank in range(n)
     ]
     for thread in threads:
         thread.start()

@@ -1,4 +1,4 @@
-"""Pytrees: nested containers of arrays, flattened and rebuilt by optree with JAX's conventions (None is a leafless node)."""
+"""Pytrees: nested containers of arrays, flattened and rebuilt by optree as JAX does (None is a node without leaves)."""
 
 from __future__ import annotations
 

@@ -70,7 +70,8 @@ def checked_dtype(dtype: Any) -> np.dtype[Any]:
     found = np.dtype(dtype)
     if found.kind not in KINDS or found.names or (found.kind == "V" and not found.type.__module__.startswith("ml_")):
         raise DtypeError(f"arrays hold numbers and bools; got dtype {found}.", "asarray(value, dtype=float)")
-    return found.newbyteorder("=")
+    native: np.dtype[Any] = found.newbyteorder("=")
+    return native
 
 
 def asarray(
@@ -146,11 +147,7 @@ def moved_arrays(
         blocks[i] = block
     depth = context.get().depth
     return [
-        a
-        if not steps
-        else Watched(b, t, registry["alias"], (a,), {})
-        if depth and type(a) is Watched
-        else Array(b, t)
+        a if not steps else Watched(b, t, registry["alias"], (a,), {}) if depth and type(a) is Watched else Array(b, t)
         for a, b, t, steps in zip(arrays, blocks, targets, plans)
     ]
 
@@ -180,7 +177,9 @@ def to_numpy(x: Array) -> Any:
     whole = x.spec.replace(layouts=tuple(type(lay)() for lay in x.spec.layouts), partial=())
     steps = plan(x.spec, whole)
     if x._block is None:
-        x.block  # raises: a rank outside the mesh has no value
+        raise MeshError(
+            f"this rank is outside {x.mesh!r}, so it does not know the value.", "`if x.mesh.contains_me():` around it"
+        )
     if context.get().explicit and any(s.verb not in LOCAL for s in steps):
         raise ImpliedMoveError(
             f"the global value of {x.spec!r} takes a collective, which `with explicit()` forbids.",
@@ -194,7 +193,9 @@ def to_numpy(x: Array) -> Any:
 def item(x: Array) -> Any:
     """The value of an array with one element, as a Python scalar, the same on every rank."""
     if x.size != 1:
-        raise ShapeError(f"only an array with one element is a Python scalar; this one has shape {x.shape}.", "x.numpy()")
+        raise ShapeError(
+            f"only an array with one element is a Python scalar; this one has shape {x.shape}.", "x.numpy()"
+        )
     return to_numpy(x).item()
 
 
@@ -240,7 +241,9 @@ def _agreed(records: Any, placement: Placement, mesh: Mesh, shape: Any, dtype: A
     """The spec that all ranks' records agree on. Every rank sees the same records, so all raise alike."""
     if not records[:, 0].all():
         bad = int(np.argmin(records[:, 0]))
-        raise DtypeError(f"the block of rank {mesh.ranks[bad]} does not hold numbers.", "np.asarray(block, dtype=float)")
+        raise DtypeError(
+            f"the block of rank {mesh.ranks[bad]} does not hold numbers.", "np.asarray(block, dtype=float)"
+        )
     for column, what in ((1, "dtype"), (2, "number of dimensions")):
         if (records[:, column] != records[0, column]).any():
             bad = int(np.argmax(records[:, column] != records[0, column]))

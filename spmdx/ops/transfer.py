@@ -52,8 +52,8 @@ def _transfer(source: Spec, target: Spec, block: Any) -> Any:
         return None
     send = [_part(source, target, me, other) for other in ranks]
     receive = [_part(source, target, other, me, receiving=True) for other in ranks]
-    counts = [0 if part is None else part.count for part in send]
-    incoming = [0 if part is None else part.count for part in receive]
+    counts = [0 if part is None else part.elements for part in send]
+    incoming = [0 if part is None else part.elements for part in receive]
     group = context.world().comm(union).group(union.axis_names)
     buffer = group.buffer(sum(counts), source.dtype)
     at = 0

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from spmdx import _kernels
 from spmdx._kernels import (
     arrive_and_wait,
+    end_together,
     instruction_set,
     instruction_sets,
     philox,
@@ -33,6 +34,7 @@ __all__ = [
     "arrive_and_wait",
     "bernoulli",
     "bits",
+    "end_together",
     "instruction_set",
     "instruction_sets",
     "normal",

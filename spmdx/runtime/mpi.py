@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+import atexit
+import ctypes
 import os
+import sys
 from typing import Any, TypeVar
 
+import mpi4py
 import numpy as np
-from mpi4py import MPI
 
 from spmdx.mesh import Mesh
 from spmdx.runtime.comm import Comm, Counts, Flat, Group, World, cut
+
+try:
+    from spmdx.runtime.kernels import end_together
+except ImportError:  # the compiled module is missing
+    end_together = None
+
+LOADED_BEFORE = "mpi4py.MPI" in sys.modules
+if not LOADED_BEFORE:
+    mpi4py.rc.finalize = False  # MPI's end is ours, for it depends on the exit status
+
+from mpi4py import MPI  # noqa: E402 - after the line above
 
 LARGE_COUNTS: bool = MPI.Get_version() >= (4, 0)  # before MPI 4 a count is a C int
 LARGEST = 2**31 - 1
@@ -17,6 +31,25 @@ PIECE = 2**30  # bytes of one message where counts are C ints
 KEPT = 2**28  # bytes of receive memory that a communicator keeps from one collective to the next
 
 GroupT = TypeVar("GroupT", bound=Group)
+
+
+def _take_the_end() -> bool:
+    """Finalize MPI at the exit of this process, or abort every rank where its status is not 0. False: the first only."""
+    if LOADED_BEFORE:
+        return False  # mpi4py finalizes
+    try:
+        symbols = ctypes.CDLL(MPI.__file__)
+        names = ("MPI_Abort", "MPI_Finalize", "MPI_Finalized")
+        addresses = [ctypes.cast(getattr(symbols, name), ctypes.c_void_p).value or 0 for name in names]
+        if end_together is not None and end_together(*addresses, MPI._handleof(MPI.COMM_WORLD)):
+            return True
+    except (AttributeError, OSError):
+        pass  # an MPI whose functions are not to be found by name
+    atexit.register(MPI.Finalize)
+    return False
+
+
+KNOWS_STATUS = _take_the_end()
 
 
 def library() -> str:
@@ -154,9 +187,9 @@ class MPIWorld(World[Any]):
     def _make(self, mesh: Mesh) -> Comm[Any]:
         return PlainComm(mesh, self.rank, self.mpi)
 
-    def abort(self) -> None:
-        """End every rank of the run, now, with status 1."""
-        self.mpi.Abort(1)
+    def abort(self, status: int) -> None:
+        """End every rank of the run, now."""
+        self.mpi.Abort(status)
 
 
 def limit_threads(comm: MPI.Intracomm) -> int:

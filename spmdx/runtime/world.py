@@ -52,7 +52,7 @@ def make() -> World[Any]:
     if forced == "self" or not (several or loaded or forced == "mpi"):
         return SelfWorld()
     try:
-        from spmdx.runtime import mpi, shared
+        from spmdx.runtime import failing, mpi, shared
     except (ImportError, RuntimeError) as error:  # mpi4py: ImportError without it, RuntimeError without an MPI
         raise WorldError(_without_mpi(said, error), 'pip install "spmdx[mpi]"') from error
     size = mpi.MPI.COMM_WORLD.size
@@ -60,7 +60,10 @@ def make() -> World[Any]:
         raise WorldError(_mismatch(said, size, mpi.library()), _mismatch_hint(said))
     if size == 1:
         return SelfWorld()
-    return shared.SharedWorld(mpi.MPI.COMM_WORLD)
+    world = shared.SharedWorld(mpi.MPI.COMM_WORLD)
+    failing.together(world.rank, world.size, world.abort, watch_exit=not mpi.KNOWS_STATUS)
+    mpi.limit_threads(mpi.MPI.COMM_WORLD)
+    return world
 
 
 def _without_mpi(said: Launched | None, error: BaseException) -> str:
