@@ -10,10 +10,11 @@ import numpy as np
 
 from spmdx import context
 from spmdx.array import Array
+from spmdx.dtypes import widens
 from spmdx.errors import MeshError, RuleError
 from spmdx.mesh import Coordinate, Mesh
 from spmdx.plan import Step
-from spmdx.propagate import Decision, propagate
+from spmdx.propagate import Decision, Traits, propagate
 from spmdx.rule import Form, bind
 from spmdx.spec import Interval, Spec, make, place
 
@@ -82,13 +83,22 @@ def decide(operation: Operation, operands: tuple[Any, ...], static: Mapping[str,
     rule = operation.rule
     form: str | Form = rule if isinstance(rule, str) else rule(*shapes, **static)
     bound = bind(form, shapes, operation.name)
-    decision = propagate(bound, specs, operation.traits, mesh)
-    output = make(mesh, bound.shape, np.dtype("u1"), decision.layouts, decision.partial, decision.op)
-    run = _runner(operation, mesh, decision, output, operands, static)
-    dtype = _dtype(operation, run, mesh, decision, output, operands)
+    for traits in (operation.traits, operation.traits._replace(finish=True)):
+        decision = propagate(bound, specs, traits, mesh)
+        output = make(mesh, bound.shape, np.dtype("u1"), decision.layouts, decision.partial, decision.op)
+        run = _runner(operation, mesh, decision, output, operands, static)
+        dtype = _dtype(operation, run, mesh, decision, output, operands)
+        if all(_commutes(w, dtype, traits) for w in decision.wanted if w.partial):
+            break
     spec = output.replace(dtype=dtype)
     plans = decision.plans if any(decision.plans) else None
     return Entry(run, spec, static, plans, decision)
+
+
+def _commutes(x: Spec, dtype: np.dtype[Any], traits: Traits) -> bool:
+    """True if what a Partial operand stands for may be reduced after the operation as well as before: integers wrap,
+    and bools are reduced by `or` and `and`, so these keep their dtype or are finished first."""
+    return x.dtype == dtype or widens(x.dtype, dtype) or bool(traits.monotone and x.op in ("min", "max"))
 
 
 def common_mesh(name: str, specs: list[Spec]) -> Mesh:

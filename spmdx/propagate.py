@@ -27,11 +27,13 @@ class Traits(NamedTuple):
     group is Partial.
     ``reduce``: what a factor that is only on the left is reduced by; a Partial of that op passes.
     ``monotone``: +1 or -1 if Partial min and max pass, as they are or swapped.
+    ``finish``: nothing Partial passes.
     """
 
     linear: tuple[tuple[int, ...], ...] = ()
     reduce: str = "sum"
     monotone: int = 0
+    finish: bool = False
 
 
 class Decision(NamedTuple):
@@ -91,6 +93,8 @@ def _natural(bound: Bound, specs: Sequence[Spec], traits: Traits, active: list[s
 def _passing(specs: Sequence[Spec], traits: Traits, axis: str, i: int) -> Through | None:
     """The group of operands that can pass Partial along an axis together with operand ``i``."""
     op = specs[i].op
+    if traits.finish:
+        return None
     if op == "sum":
         return next((group or tuple(range(len(specs))) for group in traits.linear if i in group or not group), None)
     return (i,) if (traits.monotone and op in _SWAP) or (op == traits.reduce and len(specs) == 1) else None
