@@ -97,11 +97,13 @@ def _finish(now: Spec, target: Spec, steps: list[Step]) -> Spec:
 
 def _over(now: Spec, layouts: list[Layout], scattered: tuple[str, ...]) -> int:
     """Bytes of the part of a block that takes part in a reduce-scatter: what slicing by other axes leaves of it."""
-    kept = []
+    kept, ways = [], 1
     for before, after in zip(now.layouts, layouts):
-        keep = after.axes[: len(before.axes)] if any(a in scattered for a in after.axes) else after.axes
-        kept.append(before if keep == before.axes else after)
-    return now.replace(layouts=tuple(kept)).largest_block * now.dtype.itemsize
+        here = any(a in scattered for a in after.axes)
+        kept.append(before if here else after)
+        if here:
+            ways *= math.prod(now.mesh.shape[a] for a in after.axes[len(before.axes) :] if a not in scattered)
+    return -(-now.replace(layouts=tuple(kept)).largest_block * now.dtype.itemsize // ways)
 
 
 def _pad(now: Spec, target: Spec, steps: list[Step]) -> Spec:

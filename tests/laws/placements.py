@@ -72,7 +72,9 @@ def specs(
     for uses in product(("whole", "partial", *range(len(shape))), repeat=len(mesh.axis_names)):
         partial = tuple(a for a, use in zip(mesh.axis_names, uses) if use == "partial")
         by_dim = [tuple(a for a, use in zip(mesh.axis_names, uses) if use == d) for d in range(len(shape))]
-        for laid in product(*(_layouts(mesh, n, axes, kinds) if axes else [Layout()] for n, axes in zip(shape, by_dim))):
+        for laid in product(
+            *(_layouts(mesh, n, axes, kinds) if axes else [Layout()] for n, axes in zip(shape, by_dim))
+        ):
             for op in ops if partial else (None,):
                 found[make(mesh, shape, dtype, laid, partial, op)] = None
     return list(found)
@@ -107,7 +109,9 @@ def nothing(dtype: Any, op: str | None) -> Any:
     """What changes no value under a reduction, by the table of semantics.md."""
     dtype = np.dtype(dtype)
     if op == "sum":
-        return np.asarray(complex(-0.0, -0.0) if dtype.kind == "c" else 0 if dtype.kind in "biu" else -0.0).astype(dtype)
+        return np.asarray(complex(-0.0, -0.0) if dtype.kind == "c" else 0 if dtype.kind in "biu" else -0.0).astype(
+            dtype
+        )
     if op == "prod":
         return np.asarray(1).astype(dtype)
     if dtype.kind == "b":
@@ -162,6 +166,9 @@ def same_bits(a: Any, b: Any) -> bool:
 def holds(spec: Spec, held: Sequence[Any], value: Any) -> bool:
     """True if the blocks are this value in this placement, to the last bit."""
     return all(
-        same_bits(mine, np.ascontiguousarray(piece(spec, value, c)).reshape(mine.shape) if mine.size else piece(spec, value, c))
+        same_bits(
+            mine,
+            np.ascontiguousarray(piece(spec, value, c)).reshape(mine.shape) if mine.size else piece(spec, value, c),
+        )
         for mine, c in zip(finished(spec, held), spec.mesh.coordinates())
     )
