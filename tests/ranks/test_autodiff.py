@@ -1,0 +1,160 @@
+"""Gradients: transforms, nesting, placements of gradients, and the collectives that they cost."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import spmdx as sx
+from spmdx.errors import ArgumentError, GradientError, ShapeError
+
+VALUE = np.linspace(-1.0, 1.0, 35).reshape(5, 7)
+
+
+def placements() -> list[dict[str, Any]]:
+    return [{"world": p} for p in (sx.Replicate(), sx.Shard(0), sx.Shard(1), sx.Partial("sum"))]
+
+
+def test_a_gradient_lies_where_its_value_does() -> None:
+    for placement in placements():
+        x = sx.asarray(VALUE, placement=placement)
+        value, g = sx.value_and_grad(lambda x: (sx.exp(x) * x).sum())(x)
+        assert np.allclose(g.numpy(), np.exp(VALUE) * (VALUE + 1), rtol=1e-14)
+        assert np.allclose(float(value), (np.exp(VALUE) * VALUE).sum(), rtol=1e-14)
+        partial = isinstance(placement["world"], sx.Partial)
+        assert g.placement == (x.redistribute({}).placement if partial else x.placement)
+
+
+def test_gradients_of_gradients() -> None:
+    for placement in placements():
+        x = sx.asarray(VALUE, placement=placement)
+        second = sx.grad(lambda x: sx.grad(lambda x: sx.exp(x * x).sum())(x).sum())(x)
+        expected = (2 + 4 * VALUE**2) * np.exp(VALUE**2)
+        assert np.allclose(second.numpy(), expected, rtol=1e-13)
+
+
+def test_an_inner_gradient_does_not_see_outer_variables() -> None:
+    # d/dx x * (d/dy (x + y) at y=1) = 1: the example of perturbation confusion
+    x = sx.asarray(2.0)
+    g = sx.grad(lambda x: x * sx.grad(lambda y: x + y)(sx.asarray(1.0)))(x)
+    assert float(g) == 1.0
+
+
+def test_pytrees_argnums_and_aux() -> None:
+    params = {"w": sx.asarray(VALUE), "b": [sx.asarray(np.ones(7)), None]}
+
+    def loss(scale: sx.Array, p: Any) -> Any:
+        y = p["w"] * scale + p["b"][0]
+        return (y * y).sum(), {"y": y}
+
+    (value, aux), (gs, gp) = sx.value_and_grad(loss, argnums=(0, 1), has_aux=True)(sx.asarray(3.0), params)
+    y = VALUE * 3 + 1
+    assert np.isclose(float(value), (y * y).sum(), rtol=1e-14)
+    assert np.array_equal(aux["y"].numpy(), y)
+    assert type(aux["y"]) is sx.Array
+    assert np.allclose(float(gs), (2 * y * VALUE).sum(), rtol=1e-12)
+    assert np.allclose(gp["w"].numpy(), 6 * y)
+    assert np.allclose(gp["b"][0].numpy(), (2 * y).sum(0))
+    assert gp["b"][1] is None
+
+
+def test_unused_leaves_have_zero_gradients() -> None:
+    x = sx.asarray(VALUE, placement={"world": sx.Shard(1)})
+    g = sx.grad(lambda x, y: y.sum(), argnums=(0, 1))(x, x)
+    assert np.array_equal(g[0].numpy(), np.zeros_like(VALUE))
+    assert np.array_equal(g[1].numpy(), np.ones_like(VALUE))
+    assert g[0].placement == x.placement
+
+
+def test_stop_gradient() -> None:
+    x = sx.asarray(VALUE)
+    g = sx.grad(lambda x: (sx.stop_gradient(x) * x).sum())(x)
+    assert np.array_equal(g.numpy(), VALUE)
+
+
+def test_custom_vjp() -> None:
+    @sx.custom_vjp
+    def twice(x: Any, y: Any) -> Any:
+        return x * 2.0, y
+
+    twice.defvjp(lambda x, y: ((x * 2.0, y), x), lambda x, g: (g[0] * 10.0, None))
+    x = sx.asarray(VALUE)
+    g = sx.grad(lambda x: twice(x, x)[0].sum())(x)
+    assert np.array_equal(g.numpy(), np.full_like(VALUE, 10.0))
+    h = sx.grad(lambda x: (twice(x, x)[0] + twice(x, x)[1]).sum())(x)
+    assert np.array_equal(h.numpy(), np.full_like(VALUE, 10.0))
+
+
+def test_custom_vjp_needs_its_rule() -> None:
+    f = sx.custom_vjp(lambda x: x)
+    with pytest.raises(GradientError, match="defvjp"):
+        f(sx.asarray(1.0))
+
+
+def test_remat_gives_the_same_bits_and_reaches_closed_over_values() -> None:
+    for placement in placements():
+        x, w = sx.asarray(VALUE, placement=placement), sx.asarray(VALUE + 2)
+
+        def loss(x: Any, w: Any, wrap: Any) -> Any:
+            def layer(y: Any) -> Any:
+                return sx.exp(y * w) * y
+
+            return wrap(layer)(x).sum()
+
+        plain = sx.grad(lambda x, w: loss(x, w, lambda f: f), argnums=(0, 1))(x, w)
+        again = sx.grad(lambda x, w: loss(x, w, sx.remat), argnums=(0, 1))(x, w)
+        for a, b in zip(plain, again):
+            assert np.array_equal(a.numpy(), b.numpy())  # exact: the same operations in the same order
+
+
+def test_vjp_and_jvp() -> None:
+    x = sx.asarray(VALUE, placement={"world": sx.Shard(0)})
+    value, pull = sx.vjp(lambda x: sx.exp(x), x)
+    (g,) = pull(x * 2.0)
+    assert np.allclose(g.numpy(), np.exp(VALUE) * VALUE * 2, rtol=1e-14)
+    with pytest.raises(ShapeError, match="cotangent"):
+        pull(sx.asarray(1.0))
+    out, tangent = sx.jvp(lambda x: sx.exp(x), (x,), (x,))
+    assert np.allclose(tangent.numpy(), np.exp(VALUE) * VALUE, rtol=1e-14)
+    assert np.array_equal(out.numpy(), value.numpy())
+
+
+def test_results_are_not_watched_outside() -> None:
+    x = sx.asarray(VALUE)
+    value, g = sx.value_and_grad(lambda x: x.sum())(x)
+    assert type(value) is sx.Array and type(g) is sx.Array
+
+
+def test_bad_gradients_say_so() -> None:
+    with pytest.raises(GradientError, match="floating-point leaves"):
+        sx.grad(lambda x: x.sum())(sx.asarray(np.arange(3)))
+    with pytest.raises(GradientError, match="real scalar"):
+        sx.grad(lambda x: x)(sx.asarray(VALUE))
+    with pytest.raises(ArgumentError, match="argument 3"):
+        sx.grad(lambda x: x, argnums=3)(sx.asarray(1.0))
+
+
+def test_column_and_row_parallel_layers_make_one_all_reduce_forward() -> None:
+    mesh = sx.make_mesh({"model": -1})
+    if mesh.size == 1:
+        pytest.skip("one rank has nothing to reduce")
+    x = sx.asarray(np.ones((8, 16)), mesh=mesh)
+    w1 = sx.asarray(np.ones((16, 48)), mesh=mesh, placement={"model": sx.Shard(1)})
+    w2 = sx.asarray(np.ones((48, 16)), mesh=mesh, placement={"model": sx.Shard(0)})
+    with sx.debug.trace() as t:
+        y = sx.matmul(sx.exp(sx.matmul(x, w1) * 0.01), w2)
+    assert not t and y.placement == {"model": sx.Partial("sum")}
+    with sx.debug.trace() as t:
+        y.redistribute({})
+    assert [r.verb for r in t] == ["all_reduce"]
+
+
+def test_gradients_of_replicated_parameters_share_one_all_reduce() -> None:
+    mesh = sx.make_mesh({"data": -1})
+    x = sx.asarray(VALUE, mesh=mesh, placement={"data": sx.Shard(0)})
+    a, b = sx.asarray(np.ones((1, 7)), mesh=mesh), sx.asarray(np.ones(()), mesh=mesh)
+    with sx.debug.trace() as t:
+        sx.grad(lambda a, b: (x * a * b).sum(), argnums=(0, 1))(a, b)
+    assert len(t) <= 1
