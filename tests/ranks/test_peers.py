@@ -323,7 +323,7 @@ def test_jax_17982_dropout_inside_remat_draws_the_same_mask() -> None:
     key = sx.random.key(7)
 
     def layer(x: Any) -> Any:
-        mask = sx.random.bernoulli(key, 0.5, x.shape, placement=ROWS)
+        mask = sx.random.bernoulli(key, x.shape, 0.5, placement=ROWS)
         return sx.where(mask, x, 0.0) * x
 
     value, g = sx.value_and_grad(lambda x: sx.remat(layer)(x).sum())(x)
