@@ -19,7 +19,8 @@ from spmdx.errors import ArgumentError, GradientError, ShapeError
 from spmdx.op import call, default_mesh, registry
 from spmdx.ops.create import full, zeros_like
 from spmdx.ops.elementwise import add
-from spmdx.ops.place import asarray, redistribute
+from spmdx.ops.place import asarray, moved_arrays
+from spmdx.plan import plan
 from spmdx.spec import Spec
 from spmdx.tape import Bundle, Watched, now, plain
 
@@ -194,7 +195,8 @@ def home(spec: Spec) -> Spec:
 def _at_home(found: list[Array | None], leaves: Sequence[Array]) -> list[Array]:
     """Gradients cast and moved to where their values lie, in as few messages as they need."""
     grads = [zeros_like(x) if g is None else g for g, x in zip(found, leaves)]
-    return list(redistribute(grads, [home(x.spec).placement for x in leaves])) if grads else []
+    targets = [home(x.spec).replace(dtype=g.dtype) for g, x in zip(grads, leaves)]
+    return moved_arrays(grads, targets, [plan(g.spec, t) for g, t in zip(grads, targets)], "grad")
 
 
 class _Rule:

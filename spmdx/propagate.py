@@ -50,6 +50,7 @@ class Decision(NamedTuple):
 Through = tuple[int, ...]  # the operands that stay Partial along an axis
 Choice = str | Through | None  # for one mesh axis: unused, a factor to shard, or Partial operands passing
 _SWAP = {"min": "max", "max": "min"}
+_DOUBLE = np.dtype(np.float64)
 
 
 def propagate(bound: Bound, specs: Sequence[Spec], traits: Traits, mesh: Mesh) -> Decision:
@@ -135,7 +136,8 @@ def _decide(
         out = tuple(_out_layout(dim, layout, bound, mesh) for dim in bound.output)
         axes = tuple(a for a in mesh.axis_names if a in through or a in reduced)
         plans = tuple(plan(s, w) for s, w in zip(specs, wanted))
-        guess = make(mesh, bound.shape, np.result_type("u1", *(s.dtype.str for s in specs if s.dtype.kind != "V")), out)
+        widest = max((s.dtype for s in specs if s.ndim or len(specs) == 1), key=lambda d: d.itemsize, default=_DOUBLE)
+        guess = make(mesh, bound.shape, widest, out)
         moved = sum(map(cost, plans)) + _to_finish(guess, reduced, mesh)
         decision = Decision(plans, tuple(wanted), guess.layouts, axes, op if axes else None, moved)
         yield decision, (moved, guess.largest_block, len(axes))
@@ -183,8 +185,8 @@ def _dim_layout(dim: Dim, layout: dict[str, Layout], bound: Bound, mesh: Mesh) -
     if inner == 1 or not own.axes:
         return own
     ways = tuple(mesh.shape[a] for a in own.axes)
-    sizes = own.sizes if own.sizes is not None else default_sizes(bound.sizes[dim.factors[0]], ways)
-    return Layout(own.axes, tuple(n * inner for n in sizes))
+    sizes = own.sizes if own.sizes is not None else default_sizes(bound.sizes[dim.factors[0]] // own.interleave, ways)
+    return Layout(own.axes, tuple(n * inner for n in sizes), own.interleave)
 
 
 def _out_layout(dim: Dim, layout: dict[str, Layout], bound: Bound, mesh: Mesh) -> Layout:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from functools import lru_cache
 from itertools import accumulate
+from threading import Lock
 from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
@@ -44,6 +45,7 @@ def _starts(sizes: tuple[int, ...]) -> tuple[int, ...]:
 
 
 _interned: WeakValueDictionary[tuple[Any, ...], Spec] = WeakValueDictionary()
+_lock = Lock()
 
 
 class Spec:
@@ -78,7 +80,8 @@ class Spec:
             found = super().__new__(cls)
             found.mesh, found.shape, found.dtype, found.layouts = mesh, shape, dtype, layouts
             found.partial, found.op, found.ndim, found._geometry = partial, op, len(shape), {}
-            found = _interned.setdefault(key, found)
+            with _lock:  # thread ranks make equal specs at once, and must get one object
+                found = _interned.setdefault(key, found)
         return found
 
     # Where the pieces lie
@@ -214,7 +217,7 @@ def _canonical(mesh: Mesh, length: int, layout: Layout) -> Layout:
     if not axes:
         return WHOLE
     sizes, interleave = layout.sizes, layout.interleave
-    if sizes is not None and sizes == default_sizes(length, tuple(mesh.shape[a] for a in axes)):
+    if sizes is not None and sizes == default_sizes(length // interleave, tuple(mesh.shape[a] for a in axes)):
         sizes = None
     if interleave > 1 and length == 0:
         interleave = 1

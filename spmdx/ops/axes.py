@@ -1,0 +1,36 @@
+"""Which dimensions a call means: negative numbers resolved, with an error that names the range."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+from spmdx.errors import ShapeError
+
+
+def one(axis: Any, ndim: int, name: str) -> int:
+    """A dimension number in range(ndim)."""
+    dim = operator.index(axis)
+    if not -ndim <= dim < ndim:
+        if ndim == 0:
+            raise ShapeError(f"{name}: axis {dim} is out of range; a 0-d array has no dimensions.", "x[None] to add one")
+        raise ShapeError(
+            f"{name}: axis {dim} is out of range for {ndim} dimension{'s' * (ndim > 1)}.", f"axis from {-ndim} to {ndim - 1}"
+        )
+    return dim + ndim if dim < 0 else dim
+
+
+def several(axis: Any, ndim: int, name: str) -> tuple[int, ...]:
+    """Distinct dimension numbers, in the order given; all of them for None."""
+    if axis is None:
+        return tuple(range(ndim))
+    given = axis if isinstance(axis, (tuple, list)) else (axis,)
+    dims = tuple(one(a, ndim, name) for a in given)
+    if len(set(dims)) != len(dims):
+        raise ShapeError(f"{name}: axis {given} names a dimension twice.", f"axis={tuple(dict.fromkeys(dims))}")
+    return dims
+
+
+def names(ndim: int) -> list[str]:
+    """A factor for every dimension."""
+    return [f"d{i}" for i in range(ndim)]
