@@ -10,7 +10,7 @@ import numpy as np
 
 from spmdx import context
 from spmdx.array import Array
-from spmdx.dtypes import widens
+from spmdx.dtypes import checked, widens
 from spmdx.errors import MeshError, RuleError
 from spmdx.mesh import Coordinate, Mesh
 from spmdx.plan import Step
@@ -61,9 +61,7 @@ def constants(operands: tuple[Any, ...], name: str) -> tuple[Any, ...]:
 def constant(value: Any, mesh: Mesh) -> Array:
     """A replicated array of a value that is the same on every rank."""
     block = np.array(value)
-    if block.dtype == object:
-        raise RuleError(f"{type(value).__name__} is not an array: it has dtype object.", "numbers, or an array of them")
-    block = block.astype(block.dtype.newbyteorder("="), copy=False)
+    block = block.astype(checked(block.dtype), copy=False)
     inside = block if mesh.contains_me() else None
     return Array((block,) * mesh.size if mesh.device == "sim" else inside, place(mesh, block.shape, block.dtype))
 
@@ -97,8 +95,11 @@ def decide(operation: Operation, operands: tuple[Any, ...], static: Mapping[str,
 
 def _commutes(x: Spec, dtype: np.dtype[Any], traits: Traits) -> bool:
     """True if what a Partial operand stands for may be reduced after the operation as well as before: integers wrap,
-    and bools are reduced by `or` and `and`, so these keep their dtype or are finished first."""
-    return x.dtype == dtype or widens(x.dtype, dtype) or bool(traits.monotone and x.op in ("min", "max"))
+    and bools are reduced by `or` and `and`, so these keep their dtype or are finished first. The identities of min and
+    max of integers are no mirror images: a falling operation would turn one into no identity at all."""
+    if traits.monotone and x.op in ("min", "max"):
+        return traits.monotone > 0 or dtype.kind in "fV"
+    return x.dtype == dtype or widens(x.dtype, dtype)
 
 
 def common_mesh(name: str, specs: list[Spec]) -> Mesh:

@@ -235,6 +235,9 @@ def moved(operation: Operation, entry: Entry, operands: tuple[Any, ...], blocks:
     plans = entry.plans or ()
     if context.get().explicit and any(step.verb not in LOCAL for steps in plans for step in steps):
         raise implied(operation, entry, operands)
+    for x in operands:
+        if type(x) is int and entry.spec.dtype.kind in "iu":
+            entry.spec.dtype.type(x)  # out of range: raises on every rank, not only on those that keep the number
     return move(plans, blocks, operation.name)
 
 

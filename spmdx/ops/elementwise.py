@@ -1,38 +1,182 @@
-"""Elementwise operations: each with its rule and gradient in one line of the tables at the end."""
+"""The door of the elementwise operations, with NumPy's older names for them."""
 
 from __future__ import annotations
 
-from typing import Any
+from spmdx.ops.arithmetic import (
+    abs,
+    add,
+    astype,
+    ceil,
+    clip,
+    conj,
+    copysign,
+    divide,
+    floor,
+    floor_divide,
+    imag,
+    maximum,
+    minimum,
+    multiply,
+    negative,
+    nextafter,
+    positive,
+    real,
+    reciprocal,
+    relu,
+    remainder,
+    round,
+    sign,
+    square,
+    subtract,
+    trunc,
+    where,
+)
+from spmdx.ops.compare import (
+    bitwise_and,
+    bitwise_invert,
+    bitwise_left_shift,
+    bitwise_or,
+    bitwise_right_shift,
+    bitwise_xor,
+    equal,
+    greater,
+    greater_equal,
+    isfinite,
+    isinf,
+    isnan,
+    less,
+    less_equal,
+    logical_and,
+    logical_not,
+    logical_or,
+    logical_xor,
+    not_equal,
+    signbit,
+)
+from spmdx.ops.transcendental import (
+    acos,
+    acosh,
+    asin,
+    asinh,
+    atan,
+    atan2,
+    atanh,
+    cos,
+    cosh,
+    exp,
+    expm1,
+    hypot,
+    log,
+    log10,
+    log1p,
+    log2,
+    logaddexp,
+    pow,
+    sigmoid,
+    sin,
+    sinh,
+    sqrt,
+    tan,
+    tanh,
+)
 
-import numpy as np
+absolute = abs
+arccos, arccosh = acos, acosh
+arcsin, arcsinh = asin, asinh
+arctan, arctan2, arctanh = atan, atan2, atanh
+bitwise_not = invert = bitwise_invert
+conjugate = conj
+left_shift, right_shift = bitwise_left_shift, bitwise_right_shift
+mod = remainder
+power = pow
+true_divide = divide
 
-from spmdx.op import op
-from spmdx.ops.fit import fit
-
-
-def _ufunc(name: str) -> Any:
-    """The quick way for ufuncs: NumPy's own function, called with the blocks and nothing else."""
-    return lambda xp, *dtypes, **static: getattr(xp, name)
-
-
-@op("..., ... -> ...", linear="together", fast=_ufunc("add"))
-def add(xp: Any, x: Any, y: Any) -> Any:
-    """x + y."""
-    return xp.add(x, y)
-
-
-@op("..., ... -> ...", linear="each", fast=_ufunc("multiply"))
-def multiply(xp: Any, x: Any, y: Any) -> Any:
-    """x * y."""
-    return xp.multiply(x, y)
-
-
-@op("... -> ...", fast=_ufunc("exp"))
-def exp(xp: Any, x: Any) -> Any:
-    """e to the power x."""
-    return xp.exp(x)
-
-
-add.vjp(lambda g, out, x, y: fit(g, x), lambda g, out, x, y: fit(g, y))
-multiply.vjp(lambda g, out, x, y: fit(g * y, x), lambda g, out, x, y: fit(g * x, y))
-exp.vjp(lambda g, out, x: g * out)
+__all__ = [
+    "abs",
+    "absolute",
+    "acos",
+    "acosh",
+    "add",
+    "arccos",
+    "arccosh",
+    "arcsin",
+    "arcsinh",
+    "arctan",
+    "arctan2",
+    "arctanh",
+    "asin",
+    "asinh",
+    "astype",
+    "atan",
+    "atan2",
+    "atanh",
+    "bitwise_and",
+    "bitwise_invert",
+    "bitwise_left_shift",
+    "bitwise_not",
+    "bitwise_or",
+    "bitwise_right_shift",
+    "bitwise_xor",
+    "ceil",
+    "clip",
+    "conj",
+    "conjugate",
+    "copysign",
+    "cos",
+    "cosh",
+    "divide",
+    "equal",
+    "exp",
+    "expm1",
+    "floor",
+    "floor_divide",
+    "greater",
+    "greater_equal",
+    "hypot",
+    "imag",
+    "invert",
+    "isfinite",
+    "isinf",
+    "isnan",
+    "left_shift",
+    "less",
+    "less_equal",
+    "log",
+    "log10",
+    "log1p",
+    "log2",
+    "logaddexp",
+    "logical_and",
+    "logical_not",
+    "logical_or",
+    "logical_xor",
+    "maximum",
+    "minimum",
+    "mod",
+    "multiply",
+    "negative",
+    "nextafter",
+    "not_equal",
+    "positive",
+    "pow",
+    "power",
+    "real",
+    "reciprocal",
+    "relu",
+    "remainder",
+    "right_shift",
+    "round",
+    "sigmoid",
+    "sign",
+    "signbit",
+    "sin",
+    "sinh",
+    "sqrt",
+    "square",
+    "subtract",
+    "tan",
+    "tanh",
+    "true_divide",
+    "trunc",
+    "where",
+]

@@ -8,11 +8,14 @@ from spmdx.array import Array
 
 
 def fit(g: Array, x: Any) -> Any:
-    """The gradient ``g`` of a broadcast result, summed and cast to the shape and dtype of the operand ``x``."""
+    """The gradient ``g`` of a broadcast result, summed and cast to the shape and dtype of the operand ``x``: of a real
+    operand the real part."""
     if not isinstance(x, Array):
         return None
+    if g.dtype.kind == "c" and x.dtype.kind != "c":
+        g = g.real
     if g.shape != x.shape:
         extra = g.ndim - x.ndim
-        axes = tuple(range(extra)) + tuple(i + extra for i, n in enumerate(x.shape) if n == 1 and g.shape[i + extra] != 1)
-        g = g.sum(axes).reshape(x.shape)
+        stretched = [i + extra for i, n in enumerate(x.shape) if n == 1 and g.shape[i + extra] != 1]
+        g = g.sum((*range(extra), *stretched)).reshape(x.shape)
     return g if g.dtype == x.dtype else g.astype(x.dtype)

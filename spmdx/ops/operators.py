@@ -1,0 +1,198 @@
+"""Python's operators, and the methods and properties of arrays, attached to Array. Each is a function of another
+file: nothing is computed here."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+
+from spmdx.array import Array
+from spmdx.errors import ArgumentError, MeshError, PlacementError, ShapeError
+from spmdx.ops import elementwise as e
+from spmdx.ops import place
+
+def _reflected(function: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda self, other: function(other, self)
+
+
+def _method(file: str, name: str) -> Callable[..., Any]:
+    """The function of that name in a file of ops/, as a method; looked up when it is first called."""
+
+    def method(self: Array, *args: Any, **kwargs: Any) -> Any:
+        function = getattr(import_module(f"spmdx.ops.{file}"), name)
+        setattr(Array, name, function)
+        return function(self, *args, **kwargs)
+
+    method.__name__ = name
+    return method
+
+
+def _pow(x: Any, y: Any) -> Any:
+    """x ** y: a square is a product, as NumPy's operator does it."""
+    return e.square(x) if type(y) is int and y == 2 and x.dtype.kind in "fc" else e.pow(x, y)
+
+
+def _iter(x: Array) -> Iterator[Array]:
+    return (x[i] for i in range(len(x)))
+
+
+def _index(x: Array) -> int:
+    if x.dtype.kind not in "iu" or x.ndim:
+        raise TypeError(f"only a 0-d integer array is an index; this one is {x.spec!r}")
+    return int(place.item(x))
+
+
+def _number(kind: Callable[[Any], Any]) -> Callable[[Array], Any]:
+    return lambda x: kind(place.item(x))
+
+
+def _array(x: Array, dtype: Any = None, copy: bool | None = None) -> Any:
+    """What NumPy calls for np.asarray(x): the global value."""
+    if copy is False and not x.spec.replicated:
+        raise PlacementError("the global value of a divided array cannot be had without a copy.", "x.block")
+    if copy is False:
+        return np.asarray(x.block, dtype=dtype, copy=False)
+    return np.asarray(place.to_numpy(x), dtype=dtype)
+
+
+def _namespace(x: Array, /, *, api_version: str | None = None) -> Any:
+    """The module that has the functions of the Array API."""
+    if api_version not in (None, "2021.12", "2022.12", "2023.12", "2024.12"):
+        raise ArgumentError(f"there is no Array API {api_version!r} here.", 'api_version="2024.12"')
+    return sys.modules["spmdx"]
+
+
+def _dlpack(x: Array, /, **kwargs: Any) -> Any:
+    """The block of a replicated array for another library, without a copy where that honours read-only memory."""
+    if not x.spec.replicated:
+        raise PlacementError(
+            f"only a replicated array is exported whole; this one is {x.spec!r}.",
+            "x.redistribute({}) to replicate it first, or x.block for this rank's piece",
+        )
+    block = x.block[0] if isinstance(x.block, tuple) else x.block
+    version = kwargs.get("max_version")
+    if isinstance(block, np.ndarray) and (version is None or version[0] < 1):
+        block = np.array(block)  # the old protocol cannot say read-only
+    return block.__dlpack__(**kwargs)
+
+
+def _dlpack_device(x: Array, /) -> Any:
+    return (x.block[0] if isinstance(x.block, tuple) else x.block).__dlpack_device__()
+
+
+def _to_device(x: Array, device: str, /, *, stream: Any = None) -> Array:
+    if device != x.device:
+        raise MeshError(f"the array lies on {x.device!r}; a device is chosen by a mesh.", "x.to(mesh, placement)")
+    return x
+
+
+def _reshape(x: Array, *shape: Any, **kwargs: Any) -> Array:
+    """x.reshape(2, 3) and x.reshape((2, 3))."""
+    from spmdx.ops import shape as s
+
+    return s.reshape(x, shape[0] if len(shape) == 1 else shape, **kwargs)
+
+
+def _transpose(x: Array, *axes: Any) -> Array:
+    from spmdx.ops import shape as s
+
+    order = axes[0] if len(axes) == 1 and not isinstance(axes[0], int) else axes
+    return s.transpose(x, tuple(order) if order else None)
+
+
+def _matrix_transpose(x: Array) -> Array:
+    from spmdx.ops import shape as s
+
+    if x.ndim < 2:
+        raise ShapeError(f"mT needs two dimensions or more; this array has shape {x.shape}.", "x[None].mT")
+    return s.swapaxes(x, -1, -2)
+
+
+# Attached
+
+_BINARY = {
+    "add": e.add,
+    "sub": e.subtract,
+    "mul": e.multiply,
+    "truediv": e.divide,
+    "floordiv": e.floor_divide,
+    "mod": e.remainder,
+    "pow": _pow,
+    "and": e.bitwise_and,
+    "or": e.bitwise_or,
+    "xor": e.bitwise_xor,
+    "lshift": e.bitwise_left_shift,
+    "rshift": e.bitwise_right_shift,
+}
+_COMMUTE = ("add", "mul", "and", "or", "xor")  # reflected, they are themselves
+_SPECIAL = {
+    "eq": e.equal,
+    "ne": e.not_equal,
+    "lt": e.less,
+    "le": e.less_equal,
+    "gt": e.greater,
+    "ge": e.greater_equal,
+    "neg": e.negative,
+    "pos": e.positive,
+    "abs": e.abs,
+    "invert": e.bitwise_invert,
+    "matmul": _method("contract", "matmul"),
+    "getitem": _method("index", "getitem"),
+    "iter": _iter,
+    "bool": _number(bool),
+    "int": _number(int),
+    "float": _number(float),
+    "complex": _number(complex),
+    "index": _index,
+    "array": _array,
+    "array_namespace": _namespace,
+    "dlpack": _dlpack,
+    "dlpack_device": _dlpack_device,
+}
+_NAMED = {
+    "astype": e.astype,
+    "clip": e.clip,
+    "conj": e.conj,
+    "conjugate": e.conj,
+    "item": place.item,
+    "numpy": place.to_numpy,
+    "redistribute": place.redistribute,
+    "reshape": _reshape,
+    "round": e.round,
+    "to_device": _to_device,
+    "transpose": _transpose,
+    "tolist": lambda x: place.to_numpy(x).tolist(),
+}
+_PROPERTIES = {
+    "T": _transpose,
+    "mT": _matrix_transpose,
+    "real": e.real,
+    "imag": e.imag,
+    "nbytes": lambda x: x.size * x.dtype.itemsize,
+    "itemsize": lambda x: x.dtype.itemsize,
+}
+_FILES = {  # methods that are functions of other files
+    "reduce": ("sum", "prod", "mean", "var", "std", "min", "max", "any", "all", "argmin", "argmax"),
+    "scan": ("cumsum", "cumprod", "argsort"),
+    "shape": ("squeeze", "swapaxes", "ravel", "flatten", "repeat"),
+    "index": ("take", "nonzero"),
+    "contract": ("dot",),
+}
+
+for _name, _function in _BINARY.items():
+    setattr(Array, f"__{_name}__", _function)
+    setattr(Array, f"__r{_name}__", _function if _name in _COMMUTE else _reflected(_function))
+for _name, _function in _SPECIAL.items():
+    setattr(Array, f"__{_name}__", _function)
+for _name, _function in _NAMED.items():
+    setattr(Array, _name, _function)
+for _name, _function in _PROPERTIES.items():
+    setattr(Array, _name, property(_function))
+for _file, _names in _FILES.items():
+    for _name in _names:
+        setattr(Array, _name, _method(_file, _name))
+Array.__rmatmul__ = _reflected(Array.__matmul__)  # type: ignore[attr-defined]
