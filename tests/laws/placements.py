@@ -1,6 +1,6 @@
-"""Every way to place an array, and what each rank then holds: written from the definitions, with none of spmdx's geometry.
+"""Every way to place an array, and what each rank then holds.
 
-The suites compare spmdx against this.
+Written from the definitions, with none of spmdx's geometry: the suites compare spmdx against this.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def simulated(*sizes: int) -> Mesh:
 
 
 def ragged(n: int, ways: int) -> tuple[int, ...]:
-    """An uneven division with empty blocks in it where there are enough: the last block has about half, the first none."""
+    """An uneven division: the last of three or more blocks has half, the first nothing."""
     sizes = [0] * ways
     for k in range(n):
         sizes[-1 if k % 2 == 0 or ways < 3 else 1 + k % (ways - 2)] += 1
@@ -122,24 +122,51 @@ def nothing(dtype: Any, op: str | None) -> Any:
     return np.asarray(np.inf if op == "min" else -np.inf).astype(dtype)
 
 
-def blocks(spec: Spec, value: Any, scatter: bool = True) -> tuple[Any, ...]:
-    """What all ranks hold. Along Partial axes each element lies, whole, on one rank, the others holding identities:
-    scattered over the ranks at random, or all on the first. Read-only, so that a write to a source is an error."""
+def blocks(spec: Spec, value: Any, split: str = "scatter") -> tuple[Any, ...]:
+    """What all ranks hold; read-only, so that a write to a source is an error.
+
+    Along Partial axes: "scatter" puts each element, whole, on a rank drawn at random, and identities on the others:
+    finishing is exact for every value. "mixed" gives every rank a share that means nothing alone (twice the value and
+    its negative; less than the maximum), as far as that is exact too.
+    """
     value = np.asarray(value)
     mesh = spec.mesh
     where = [mesh.axis_names.index(a) for a in spec.partial]
     ways = math.prod(mesh.sizes[i] for i in where)
-    holder = np.random.default_rng(7).integers(0, ways if scatter else 1, value.shape)
+    holder = np.random.default_rng(7).integers(0, ways, value.shape)
+    shares = _mixed(value, spec.op) if split == "mixed" and spec.partial else None
     out = []
     for c in mesh.coordinates():
         block = piece(spec, value, c)
         if spec.partial:
             me = int(np.ravel_multi_index([c[i] for i in where], [mesh.sizes[i] for i in where]))
-            block = np.where(piece(spec, holder, c) == me, block, nothing(value.dtype, spec.op))
+            if shares is None:
+                block = np.where(piece(spec, holder, c) == me, block, nothing(value.dtype, spec.op))
+            else:
+                block = piece(spec, shares[me], c) if me < 2 else np.full(block.shape, nothing(value.dtype, spec.op))
         block = np.array(block, value.dtype, order="C")
         block.flags.writeable = False
         out.append(block)
     return tuple(out)
+
+
+def _mixed(value: Any, op: str | None) -> tuple[Any, Any]:
+    """Two shares that make up the value exactly, where it is an ordinary number; else the value and an identity."""
+    rest = np.broadcast_to(nothing(value.dtype, op), value.shape)
+    if value.dtype.kind == "b":
+        return value, rest
+    with np.errstate(all="ignore"):
+        plain = np.isfinite(value) & (value != 0)
+        one = np.ones((), value.dtype)
+        if op == "sum":
+            shares = value + value, -value
+        elif op == "prod":
+            shares = (-value, np.broadcast_to(-one, value.shape)) if value.dtype.kind != "u" else (value, rest)
+        else:
+            less = value - one if op == "max" else value + one
+            plain &= less < value if op == "max" else less > value  # not where it wraps
+            shares = value, less
+        return np.where(plain, shares[0], value), np.where(plain, shares[1], rest)
 
 
 def finished(spec: Spec, held: Sequence[Any]) -> list[Any]:
@@ -172,3 +199,13 @@ def holds(spec: Spec, held: Sequence[Any], value: Any) -> bool:
         )
         for mine, c in zip(finished(spec, held), spec.mesh.coordinates())
     )
+
+
+def assembled(spec: Spec, held: Sequence[Any]) -> Any:
+    """The global value that the blocks make; every rank must hold the same bits of it."""
+    done = finished(spec, held)
+    out = np.empty(spec.shape, done[0].dtype)
+    for block, c in zip(done, spec.mesh.coordinates()):
+        out[np.ix_(*(np.array(owned(spec, d, c), int) for d in range(spec.ndim)))] = block
+    assert holds(spec, held, out), f"ranks hold different values of {spec}"
+    return out

@@ -1,4 +1,4 @@
-"""Redistribution in the simulator: every placement to every placement, on 1-, 2- and 3-D meshes. All checks are exact."""
+"""Redistribution in the simulator: every placement to every placement, on 1-, 2- and 3-D meshes. All exact."""
 
 from __future__ import annotations
 
@@ -188,7 +188,7 @@ def test_bytes_packed_are_the_bytes_planned(sizes: tuple[int, ...], monkeypatch:
 @pytest.mark.parametrize("sizes", [(3,), (2, 2), (2, 3)], ids=str)
 @pytest.mark.parametrize("shape", [(5, 6), (7,), (1, 4)], ids=str)
 def test_bytes_of_gathers_on_uneven_shapes(sizes: tuple[int, ...], shape: tuple[int, ...]) -> None:
-    """A gather is one step, planned as the output less the smallest block: what the rank that hands on most hands on."""
+    """A gather is one step, planned as the output less the smallest block."""
     mesh, value = simulated(*sizes), values(*shape)
     for source in specs(mesh, value.shape, "float64", ()):
         target = make(mesh, value.shape, value.dtype, (Layout(),) * value.ndim)
