@@ -43,7 +43,8 @@ def checked(dtype: Any) -> DType:
     found = np.dtype(dtype)
     if found.kind not in ALL or (found.kind == "V" and found != bfloat16):
         raise DtypeError(f"arrays hold numbers and bools; got dtype {found}.", "asarray(value, dtype=float)")
-    return found.newbyteorder("=")
+    native: DType = found.newbyteorder("=")
+    return native
 
 
 def of(x: Any) -> DType:
@@ -86,7 +87,7 @@ def can_cast(from_: Any, to: Any, /) -> builtins.bool:
     """True if promotion may turn the first dtype (or an array's) into the second."""
     source, target = of(from_), np.dtype(to)
     if bfloat16 in (source, target):
-        return promoted(source, target) == target
+        return builtins.bool(promoted(source, target) == target)
     return np.can_cast(source, target)
 
 
@@ -105,7 +106,7 @@ def isdtype(dtype: Any, kind: Any) -> builtins.bool:
         if kind not in _FAMILIES:
             raise ArgumentError(f"{kind!r} is not a kind of dtypes.", f"one of {', '.join(map(repr, _FAMILIES))}")
         return found.kind in _FAMILIES[kind]
-    return found == np.dtype(kind)
+    return builtins.bool(found == np.dtype(kind))
 
 
 class FloatInfo(NamedTuple):
@@ -133,7 +134,7 @@ def finfo(type: Any, /) -> FloatInfo:
     dtype = of(type)
     if dtype.kind not in "fcV":
         raise DtypeError(f"finfo is of floating types; got {dtype}.", f"iinfo({dtype})")
-    found = ml_dtypes.finfo(dtype)
+    found: Any = ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]
     limits = (float(found.eps), float(found.max), float(found.min), float(found.smallest_normal))
     return FloatInfo(found.bits, *limits, np.dtype(found.dtype))
 

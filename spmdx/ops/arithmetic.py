@@ -8,12 +8,12 @@ from __future__ import annotations
 from typing import Any
 
 from spmdx.array import Array
-from spmdx.dtypes import DType, bfloat16, checked, kind, promoted
+from spmdx.dtypes import NUMERIC, REAL, DType, bfloat16, checked, kind, promoted
 from spmdx.errors import DtypeError
 from spmdx.op import op
 from spmdx.ops.compare import equal, greater, less
 from spmdx.ops.fit import fit
-from spmdx.ops.pointwise import NUMERIC, REAL, REAL_OR_BOOL, pointwise
+from spmdx.ops.pointwise import REAL_OR_BOOL, pointwise
 
 # Sums and products
 
@@ -166,7 +166,7 @@ def imag(xp: Any, x: Any) -> Any:
     return xp.imag(x)
 
 
-def _sign_gradient(g: Array, out: Array, x: Array) -> Array | None:
+def _sign_gradient(g: Array, out: Array, x: Array) -> Any:
     """Turning x changes its sign, stretching it does not: the part of g along the sign is taken off."""
     if x.dtype.kind != "c":
         return None
@@ -207,8 +207,9 @@ def astype(x: Array, dtype: Any, *, copy: bool = True, device: str | None = None
     if x.dtype == target:
         return x
     if x.dtype.kind == "c" and target.kind not in "cb":
-        raise DtypeError(f"a cast from {x.dtype} to {target} would lose the imaginary part.", f"real(x).astype({target})")
-    return cast(x, target)  # type: ignore[no-any-return]
+        raise DtypeError(f"a cast of {x.dtype} to {target} loses the imaginary part.", f"real(x).astype({target})")
+    made: Array = cast(x, target)
+    return made
 
 
 cast.vjp(lambda g, out, x, dtype: fit(g, x))
@@ -253,7 +254,8 @@ def relu(xp: Any, x: Any) -> Any:
 def clip(x: Array, min: Any = None, max: Any = None) -> Array:
     """x, but at least ``min`` and at most ``max`` (numbers or arrays that broadcast; None: no limit)."""
     low = x if min is None else maximum(x, min)
-    return low if max is None else minimum(low, max)  # type: ignore[no-any-return]
+    high: Array = low if max is None else minimum(low, max)
+    return high
 
 
 def _chosen(g: Array, won: Array, tied: Array) -> Any:

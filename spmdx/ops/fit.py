@@ -13,7 +13,7 @@ def fit(g: Array, x: Any) -> Any:
     if not isinstance(x, Array):
         return None
     if g.dtype.kind == "c" and x.dtype.kind != "c":
-        g = g.real
+        g = g.real  # type: ignore[attr-defined]  # attached by operators.py
     if g.shape != x.shape:
         extra = g.ndim - x.ndim
         stretched = [i + extra for i, n in enumerate(x.shape) if n == 1 and g.shape[i + extra] != 1]

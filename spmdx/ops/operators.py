@@ -11,9 +11,12 @@ from typing import Any
 import numpy as np
 
 from spmdx.array import Array
-from spmdx.errors import ArgumentError, MeshError, PlacementError, ShapeError
+from spmdx.errors import ArgumentError, MeshError, PlacementError
 from spmdx.ops import elementwise as e
+from spmdx.ops import index as _index_file  # noqa: F401  # attaches x[...]
 from spmdx.ops import place
+from spmdx.ops import shape as _shape_file  # noqa: F401  # attaches T, mT, reshape and the like
+
 
 def _reflected(function: Callable[..., Any]) -> Callable[..., Any]:
     return lambda self, other: function(other, self)
@@ -90,28 +93,6 @@ def _to_device(x: Array, device: str, /, *, stream: Any = None) -> Array:
     return x
 
 
-def _reshape(x: Array, *shape: Any, **kwargs: Any) -> Array:
-    """x.reshape(2, 3) and x.reshape((2, 3))."""
-    from spmdx.ops import shape as s
-
-    return s.reshape(x, shape[0] if len(shape) == 1 else shape, **kwargs)
-
-
-def _transpose(x: Array, *axes: Any) -> Array:
-    from spmdx.ops import shape as s
-
-    order = axes[0] if len(axes) == 1 and not isinstance(axes[0], int) else axes
-    return s.transpose(x, tuple(order) if order else None)
-
-
-def _matrix_transpose(x: Array) -> Array:
-    from spmdx.ops import shape as s
-
-    if x.ndim < 2:
-        raise ShapeError(f"mT needs two dimensions or more; this array has shape {x.shape}.", "x[None].mT")
-    return s.swapaxes(x, -1, -2)
-
-
 # Attached
 
 _BINARY = {
@@ -141,7 +122,6 @@ _SPECIAL = {
     "abs": e.abs,
     "invert": e.bitwise_invert,
     "matmul": _method("contract", "matmul"),
-    "getitem": _method("index", "getitem"),
     "iter": _iter,
     "bool": _number(bool),
     "int": _number(int),
@@ -161,24 +141,21 @@ _NAMED = {
     "item": place.item,
     "numpy": place.to_numpy,
     "redistribute": place.redistribute,
-    "reshape": _reshape,
     "round": e.round,
     "to_device": _to_device,
-    "transpose": _transpose,
     "tolist": lambda x: place.to_numpy(x).tolist(),
 }
 _PROPERTIES = {
-    "T": _transpose,
-    "mT": _matrix_transpose,
     "real": e.real,
     "imag": e.imag,
     "nbytes": lambda x: x.size * x.dtype.itemsize,
     "itemsize": lambda x: x.dtype.itemsize,
 }
 _FILES = {  # methods that are functions of other files
-    "reduce": ("sum", "prod", "mean", "var", "std", "min", "max", "any", "all", "argmin", "argmax"),
-    "scan": ("cumsum", "cumprod", "argsort"),
-    "shape": ("squeeze", "swapaxes", "ravel", "flatten", "repeat"),
+    "reduce": ("sum", "prod", "min", "max", "any", "all"),
+    "moments": ("mean", "var", "std"),
+    "extremes": ("argmin", "argmax"),
+    "scan": ("cumsum", "cumprod", "sort", "argsort"),
     "index": ("take", "nonzero"),
     "contract": ("dot",),
 }

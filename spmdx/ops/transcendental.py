@@ -13,7 +13,6 @@ from spmdx.ops.compare import equal
 from spmdx.ops.fit import fit
 from spmdx.ops.pointwise import FLOATS, REAL_OR_BOOL, pointwise
 
-
 # Roots and powers
 
 
