@@ -1,6 +1,8 @@
 // The end of a process that is one rank of several.
 #pragma once
 
+#include <unistd.h>
+
 #include <cstdint>
 #include <cstdlib>
 
@@ -19,10 +21,12 @@ inline void end_run(int status, void*) {
     int done = 0;
     ending.finalized(&done);
     if (done) return;
-    if (status)
-        ending.abort(ending.comm, status);
-    else
+    if (!status) {
         ending.finalize();
+        return;
+    }
+    usleep(300000);  // a launcher throws away what it has not read when a rank aborts
+    ending.abort(ending.comm, status);
 }
 
 // At exit(status), finalize MPI if the status is 0 and abort every rank otherwise. MPI_Finalize waits for the

@@ -14,7 +14,7 @@ from spmdx.runtime.threads import ThreadRun
 P = ParamSpec("P")
 T = TypeVar("T")
 
-GRACE = 5.0  # seconds that the other ranks get to notice, once one has failed
+GRACE = 2.0  # seconds that the other ranks get to notice, once one has failed
 
 
 def spmd(n: int) -> Callable[[Callable[P, T]], Callable[P, list[T]]]:

@@ -9,9 +9,12 @@ import atexit
 import dis
 import sys
 import threading
+import time
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any
+
+HEARD = 0.3  # seconds before the end: a launcher throws away what it has not read when a rank aborts
 
 
 def together(rank: int, size: int, abort: Callable[[int], None], watch_exit: bool) -> None:
@@ -28,6 +31,7 @@ def together(rank: int, size: int, abort: Callable[[int], None], watch_exit: boo
                 stream.flush()
             except (AttributeError, OSError, ValueError):
                 pass  # closed, or None: the end must come all the same
+        time.sleep(HEARD)
         abort(status)
 
     def on_error(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

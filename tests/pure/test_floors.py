@@ -50,7 +50,7 @@ TABLE: dict[str, Place] = {
     "runtime/kernels.py": Place(2, ("runtime/memory.py",), below=(0,)),
     "runtime/reduction.py": Place(2, ("runtime/memory.py", "runtime/kernels.py"), below=(0,)),
     "runtime/comm.py": Place(2, ("runtime/memory.py", "runtime/reduction.py"), below=(0,)),
-    "runtime/shared.py": Place(2, (*TRANSPORT, "runtime/mpi.py"), below=(0,)),
+    "runtime/shared.py": Place(2, (*TRANSPORT, "runtime/mpi.py", "runtime/heap.py", "runtime/kernels.py"), below=(0,)),
     **{f"runtime/{name}.py": Place(2, TRANSPORT, below=(0,)) for name in TRANSPORTS},
     "runtime/world.py": Place(2, ("runtime/*",), below=(0,)),
     # 3 value: blocks, and what happens to them
