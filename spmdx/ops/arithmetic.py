@@ -177,7 +177,7 @@ def _sign_gradient(g: Array, out: Array, x: Array) -> Any:
 abs.vjp(lambda g, out, x: g * conj(sign(x)))
 sign.vjp(_sign_gradient)
 copysign.vjp(lambda g, out, x, y: fit(g * (sign(x) * copysign(1.0, y)), x), lambda g, out, x, y: None)
-nextafter.vjp(lambda g, out, x, y: None, lambda g, out, x, y: None)
+nextafter.vjp(lambda g, out, x, y: fit(g, x), lambda g, out, x, y: None)
 conj.vjp(lambda g, out, x: conj(g))
 real.vjp(lambda g, out, x: fit(g, x))
 imag.vjp(lambda g, out, x: fit(g * -1j, x))
