@@ -34,6 +34,7 @@ TABLE: dict[str, Place] = {
     # 0 words: what things are called
     "errors.py": Place(0),
     "context.py": Place(0, ("errors.py",)),
+    "dtypes.py": Place(0, ("errors.py",)),
     "mesh.py": Place(0, ("errors.py", "context.py")),
     "placement.py": Place(0, ("errors.py",)),
     "spec.py": Place(0, ("errors.py", "mesh.py", "placement.py")),
