@@ -13,9 +13,12 @@ def one(axis: Any, ndim: int, name: str) -> int:
     dim = operator.index(axis)
     if not -ndim <= dim < ndim:
         if ndim == 0:
-            raise ShapeError(f"{name}: axis {dim} is out of range; a 0-d array has no dimensions.", "x[None] to add one")
+            raise ShapeError(
+                f"{name}: axis {dim} is out of range: 0-d arrays have no dimensions.", "x[None] to add one"
+            )
+        plural = "s" * (ndim > 1)
         raise ShapeError(
-            f"{name}: axis {dim} is out of range for {ndim} dimension{'s' * (ndim > 1)}.", f"axis from {-ndim} to {ndim - 1}"
+            f"{name}: axis {dim} is out of range for {ndim} dimension{plural}.", f"axis from {-ndim} to {ndim - 1}"
         )
     return dim + ndim if dim < 0 else dim
 

@@ -123,7 +123,7 @@ def reshape(xp: Any, bounds: Any, x: Any, shape: Any, *, copy: bool | None = Non
     return x.reshape(bounds.shape)
 
 
-def ravel(x: Any) -> Array:
+def ravel(x: Any) -> Any:
     """All elements in one dimension, in C order."""
     return reshape(x, (-1,))
 
@@ -135,7 +135,7 @@ def _order(shape: tuple[int, ...], axes: Any = None) -> dict[str, Any]:
     ndim = len(shape)
     dims = tuple(reversed(range(ndim))) if axes is None else several(axes, ndim, "permute_dims")
     if len(dims) != ndim:
-        raise ShapeError(f"permute_dims: axes {dims} do not name each of {ndim} dimensions once.", "one entry per dimension")
+        raise ShapeError(f"permute_dims: axes {dims} do not name each of {ndim} dimensions.", "one entry for each")
     return {"axes": dims}
 
 
@@ -156,17 +156,17 @@ def permute_dims(xp: Any, x: Any, axes: Any = None) -> Any:
     return x.transpose(axes)
 
 
-def transpose(x: Any, axes: Any = None) -> Array:
+def transpose(x: Any, axes: Any = None) -> Any:
     """permute_dims, under NumPy's name."""
     return permute_dims(x, axes)
 
 
-def matrix_transpose(x: Any) -> Array:
+def matrix_transpose(x: Any) -> Any:
     """The last two dimensions exchanged."""
     return swapaxes(x, -1, -2)
 
 
-def swapaxes(x: Any, axis1: int, axis2: int) -> Array:
+def swapaxes(x: Any, axis1: int, axis2: int) -> Any:
     """Two dimensions exchanged."""
     ndim = np.ndim(x)
     a, b = one(axis1, ndim, "swapaxes"), one(axis2, ndim, "swapaxes")
@@ -175,7 +175,7 @@ def swapaxes(x: Any, axis1: int, axis2: int) -> Array:
     return permute_dims(x, tuple(order))
 
 
-def moveaxis(x: Any, source: Any, destination: Any, /) -> Array:
+def moveaxis(x: Any, source: Any, destination: Any, /) -> Any:
     """Dimensions moved to new positions, the others in their order."""
     ndim = np.ndim(x)
     start, end = several(source, ndim, "moveaxis"), several(destination, ndim, "moveaxis")
@@ -214,7 +214,7 @@ def _dropped(shape: tuple[int, ...], axis: Any = None) -> dict[str, Any]:
     dims = tuple(i for i, n in enumerate(shape) if n == 1) if axis is None else several(axis, len(shape), "squeeze")
     for i in dims:
         if shape[i] != 1:
-            raise ShapeError(f"squeeze: dimension {i} of shape {shape} has size {shape[i]}, not 1.", "x[:, 0] to pick one")
+            raise ShapeError(f"squeeze: dimension {i} of shape {shape} has size {shape[i]}, not 1.", "take to pick one")
     return {"axis": tuple(sorted(dims))}
 
 
@@ -237,7 +237,7 @@ def _target(old: tuple[int, ...], shape: Any) -> dict[str, Any]:
     new = sizes_of(shape)
     fits = len(new) >= len(old) and all(n in (1, m) for n, m in zip(reversed(old), reversed(new)))
     if not fits or any(n < 0 for n in new):
-        raise ShapeError(f"broadcast_to: {old} does not broadcast to {new}.", "sizes that agree or are 1, from the last dim")
+        raise ShapeError(f"broadcast_to: {old} does not broadcast to {new}.", "sizes that agree or are 1, from the end")
     return {"shape": new}
 
 
@@ -278,12 +278,12 @@ squeeze.vjp(lambda g, out, x, axis: expand_dims(g, axis))
 broadcast_to.vjp(lambda g, out, x, shape: fit(g, x))
 
 
-def _method_reshape(x: Array, *shape: Any) -> Array:
+def _method_reshape(x: Array, *shape: Any) -> Any:
     """The same elements in another shape: ``x.reshape(2, -1)`` or ``x.reshape((2, -1))``."""
     return reshape(x, shape[0] if len(shape) == 1 else shape)
 
 
-def _method_transpose(x: Array, *axes: Any) -> Array:
+def _method_transpose(x: Array, *axes: Any) -> Any:
     """The dimensions in another order, reversed if none is given."""
     return permute_dims(x, None if not axes else axes[0] if len(axes) == 1 else axes)
 
@@ -291,7 +291,7 @@ def _method_transpose(x: Array, *axes: Any) -> Array:
 for _name, _value in {
     "reshape": _method_reshape,
     "transpose": _method_transpose,
-    "T": property(lambda x: permute_dims(x, None), doc="The dimensions reversed."),
+    "T": property(permute_dims, doc="The dimensions reversed."),
     "mT": property(matrix_transpose, doc="The last two dimensions exchanged."),
     "swapaxes": swapaxes,
     "ravel": ravel,

@@ -16,6 +16,7 @@ from spmdx.errors import BoundsError
 from spmdx.op import op
 from spmdx.ops.axes import names
 from spmdx.ops.create import zeros_like
+from spmdx.ops.fit import fit
 from spmdx.rule import Form
 from spmdx.runtime import memory
 
@@ -31,7 +32,8 @@ def resolve(shape: tuple[int, ...], index: tuple[Any, ...]) -> tuple[Any, ...]:
         raise BoundsError("an index holds `...` at most once.")
     at = next((i for i, entry in enumerate(index) if entry is Ellipsis), len(index))
     full = ((None, None, None),) * (len(shape) - used)
-    out, dim = [], 0
+    out: list[Any] = []
+    dim = 0
     for entry in (*index[:at], *full, *index[at + 1 :]):
         if entry is None:
             out.append(None)
@@ -232,7 +234,7 @@ def _inside(g: Any, out: Any, x: Any, fill: Any, shape: Any, index: Any, sizes: 
 
 
 def _outside(g: Any, out: Any, x: Any, fill: Any, shape: Any, index: Any, sizes: Any) -> Any:
-    return g.sum() - slicing(g, as_given(index)).sum()
+    return fit(g.sum() - slicing(g, as_given(index)).sum(), fill)
 
 
 slicing.vjp(_back)
@@ -273,5 +275,6 @@ def blend_with(xp: Any, bounds: Any, x: Any, y: Any, index: Any, how: str) -> An
 
 
 blend.vjp(
-    lambda g, out, x, y, index: blend(g, zeros_like(g), index), lambda g, out, x, y, index: blend(zeros_like(g), g, index)
+    lambda g, out, x, y, index: blend(g, zeros_like(g), index),
+    lambda g, out, x, y, index: blend(zeros_like(g), g, index),
 )

@@ -1,0 +1,259 @@
+"""x[index], x.at[index] and take: an index is read here; slice.py, scatter.py and mask.py do the work."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from spmdx.array import Array
+from spmdx.errors import BoundsError, DtypeError
+from spmdx.op import constant
+from spmdx.ops import mask as masks
+from spmdx.ops.axes import one
+from spmdx.ops.scatter import accumulate, gather, put, put_with, template
+from spmdx.ops.shape import broadcast_to, common_shape, ravel, reshape
+from spmdx.ops.slice import blend, blend_with, block_sizes, resolve, slicing, unslice
+
+_seen = slicing.op.memo.get
+FULL = (None, None, None)
+
+
+def getitem(x: Array, index: Any) -> Any:
+    """``x[index]``, as NumPy's: ints, slices, None and Ellipsis; integer and boolean arrays."""
+    kind = type(index)
+    if kind is slice:
+        key: Any = ((index.start, index.stop, index.step),)
+    elif kind is int:
+        key = (index,)
+    else:
+        key = basic(index if kind is tuple else (index,))
+        if key is None:
+            return _advanced(x, index if kind is tuple else (index,))
+    if type(x) is Array:
+        found = _seen((x.spec, key))
+        if found is not None:
+            return Array(found[0](x._block), found[1])
+    return slicing(x, key)
+
+
+def basic(index: tuple[Any, ...]) -> tuple[Any, ...] | None:
+    """An index as slicing takes it: hashable; None if it holds an array, a list or a bool."""
+    key: list[Any] = []
+    for entry in index:
+        kind = type(entry)
+        if kind is slice:
+            key.append((entry.start, entry.stop, entry.step))
+        elif kind is int or entry is None or entry is Ellipsis:
+            key.append(entry)
+        elif isinstance(entry, (int, np.integer)) and kind is not bool:
+            key.append(int(entry))
+        else:
+            return None
+    return tuple(key)
+
+
+class Reading(NamedTuple):
+    """An index in two steps: a basic one, then integer arrays along dimensions of its result."""
+
+    key: tuple[Any, ...]
+    arrays: tuple[Any, ...]
+    dims: tuple[int, ...]
+    at: int  # where the arrays' dimensions stand in the result
+
+
+def read(x: Array, index: tuple[Any, ...]) -> Reading:
+    """Read an index with arrays in it. Ints beside arrays count as arrays for where the result's dimensions go, as in
+    NumPy, but are taken in the basic step."""
+    entries = [entry for given in index for entry in _entries(x, given)]
+    used = sum(entry is not None and entry is not Ellipsis for entry in entries)
+    if used > x.ndim:
+        raise BoundsError(f"{used} indices for an array of shape {x.shape}.", f"at most {x.ndim}")
+    at = next((i for i, entry in enumerate(entries) if entry is Ellipsis), len(entries))
+    full = [slice(None)] * (x.ndim - used)
+    entries = [*entries[:at], *full, *(entry for entry in entries[at + 1 :] if entry is not Ellipsis)]
+    key: list[Any] = []
+    arrays: list[Any] = []
+    dims: list[int] = []
+    places: list[int] = []
+    position = dim = 0
+    for i, entry in enumerate(entries):
+        if isinstance(entry, (Array, np.ndarray)):
+            arrays.append(entry)
+            dims.append(dim)
+            key.append(FULL)
+        else:
+            key.append((entry.start, entry.stop, entry.step) if isinstance(entry, slice) else entry)
+        if isinstance(entry, (Array, np.ndarray, int)):
+            if not places:
+                position = dim
+            places.append(i)
+        dim += not isinstance(entry, int)
+    together = places == list(range(places[0], places[0] + len(places))) and (at >= len(index) or _beside(index))
+    return Reading(tuple(key), tuple(arrays), tuple(dims), position if together else 0)
+
+
+def _beside(index: tuple[Any, ...]) -> bool:
+    """True if no Ellipsis stands between two advanced entries, not even one that stands for no dimension."""
+    kinds = [entry is Ellipsis or entry is None or isinstance(entry, slice) for entry in index]
+    first, last = kinds.index(False), len(kinds) - kinds[::-1].index(False)
+    return not any(kinds[first:last])
+
+
+def _entries(x: Array, entry: Any) -> list[Any]:
+    """An entry of an index, checked: lists made arrays, masks made the positions of what is true."""
+    if entry is None or entry is Ellipsis or isinstance(entry, slice):
+        return [entry]
+    if isinstance(entry, (int, np.integer)) and not isinstance(entry, bool):
+        return [int(entry)]
+    found = entry if isinstance(entry, Array) else np.asarray(entry)
+    if not isinstance(entry, (Array, np.ndarray)) and found.size == 0:
+        found = found.astype(np.int64)  # an empty list
+    if found.dtype.kind == "b":
+        return list(masks.nonzero(found, x.mesh))
+    if found.dtype.kind not in "iu":
+        raise DtypeError(f"an index array holds integers or bools; got dtype {found.dtype}.", "index.astype(int)")
+    return [found]
+
+
+def _advanced(x: Array, index: tuple[Any, ...]) -> Any:
+    if len(index) == 1 and _is_mask(index[0]):
+        return masks.compress(x, index[0])
+    reading = read(x, index)
+    return gather((_part(x, reading), *reading.arrays), dims=reading.dims, at=reading.at)
+
+
+def _is_mask(entry: Any) -> bool:
+    return isinstance(entry, (bool, list, np.bool_, np.ndarray, Array)) and (
+        (entry if isinstance(entry, Array) else np.asarray(entry)).dtype.kind == "b"
+    )
+
+
+def _part(x: Array, reading: Reading) -> Array:
+    """The basic step."""
+    return x if all(entry == FULL for entry in reading.key) else slicing(x, reading.key)
+
+
+def take(x: Array, indices: Any, /, *, axis: int | None = None) -> Any:
+    """The elements of x along a dimension at integer indices, which may repeat and come in any order.
+
+    ``axis`` may be left out for 1-D x (otherwise x is flattened first, as NumPy). A sharded axis gives a Partial sum.
+    """
+    if axis is None:
+        x, axis = (x if x.ndim == 1 else ravel(x)), 0
+    dim = one(axis, x.ndim, "take")
+    [found] = _entries(x, indices if isinstance(indices, Array) else np.asarray(indices))
+    return gather((x, found), dims=(dim,), at=dim)
+
+
+class At:
+    """``x.at``: ``x.at[index].set(values)`` and the like give a changed copy."""
+
+    __slots__ = ("x",)
+
+    def __init__(self, x: Array) -> None:
+        self.x = x
+
+    def __getitem__(self, index: Any) -> Changes:
+        return Changes(self.x, index)
+
+
+class Changes:
+    """What can be done with the elements at an index; each returns a new array in the placement of the old."""
+
+    __slots__ = ("index", "x")
+
+    def __init__(self, x: Array, index: Any) -> None:
+        self.x = x
+        self.index = index if isinstance(index, tuple) else (index,)
+
+    def get(self) -> Any:
+        """The elements."""
+        return getitem(self.x, self.index)
+
+    def set(self, values: Any) -> Array:
+        """x with these elements replaced; of repeated indices the last wins."""
+        return self._change(values, "set")
+
+    def add(self, values: Any) -> Array:
+        """x with values added; repeated indices add up."""
+        return self._change(values, "add")
+
+    def multiply(self, values: Any) -> Array:
+        """x with elements multiplied."""
+        return self._change(values, "multiply")
+
+    def min(self, values: Any) -> Array:
+        """x with the lesser of element and value."""
+        return self._change(values, "min")
+
+    def max(self, values: Any) -> Array:
+        """x with the greater of element and value."""
+        return self._change(values, "max")
+
+    def _change(self, values: Any, how: str) -> Any:
+        x, key = self.x, basic(self.index)
+        if key is not None:
+            index = resolve(x.shape, key)
+            return _change_slice(x, index, self._values(values, slicing(template(x), key).shape), how)
+        reading = read(x, self.index)
+        part = _part(x, reading)
+        rest = [n for d, n in enumerate(part.shape) if d not in reading.dims]
+        shape = common_shape(*(i.shape for i in reading.arrays))
+        given = self._values(values, (*rest[: reading.at], *shape, *rest[reading.at :]))
+        where = {"dims": reading.dims, "at": reading.at}
+        if how == "add":
+            changed = accumulate((template(part), given, *reading.arrays), **where)
+            return x + changed if part is x else _change_slice(x, resolve(x.shape, reading.key), changed, "add")
+        if how == "set":
+            changed = put((part, given, *reading.arrays), **where)
+        else:
+            changed = put_with((part, given, *reading.arrays), how=how, **where)
+        return changed if part is x else _change_slice(x, resolve(x.shape, reading.key), changed, "set")
+
+    def _values(self, values: Any, shape: tuple[int, ...]) -> Any:
+        """The values in the dtype of x, broadcast to what the index takes (leading ones dropped, as NumPy)."""
+        x = self.x
+        given = values if isinstance(values, Array) else _constant(values, x)
+        if given.dtype != x.dtype:
+            if given.dtype.kind == "c" != x.dtype.kind:
+                raise DtypeError(f"complex values do not fit into {x.dtype.name}.", "values.real")
+            given = given.astype(x.dtype)
+        if given.ndim > len(shape) and all(n == 1 for n in given.shape[: given.ndim - len(shape)]):
+            given = reshape(given, given.shape[given.ndim - len(shape) :])
+        return broadcast_to(given, shape)
+
+
+def _constant(value: Any, x: Array) -> Array:
+    """A NumPy value as an array beside x: numbers take its dtype."""
+    weak = isinstance(value, (bool, int, float, complex))
+    return constant(np.asarray(value, x.dtype) if weak else np.asarray(value), x.mesh)
+
+
+def _change_slice(x: Array, index: tuple[Any, ...], values: Array, how: str) -> Any:
+    kept = tuple(entry for entry in index if entry is not None)
+    shape = [n for n, entry in zip(values.shape, _shown(index)) if entry is not None]
+    values = values if len(shape) == values.ndim else reshape(values, tuple(shape))
+    spread = unslice(values, 0, x.shape, kept, block_sizes(x))
+    if how == "add":
+        return x + spread
+    kept = tuple(_ascending(entry) for entry in kept)
+    return blend(x, spread, kept) if how == "set" else blend_with(x, spread, kept, how)
+
+
+def _ascending(entry: Any) -> Any:
+    """A slice with a positive step that takes the same elements."""
+    if isinstance(entry, int) or entry[2] > 0:
+        return entry
+    return range(*entry)[-1], entry[0] + 1, -entry[2]
+
+
+def _shown(index: tuple[Any, ...]) -> list[Any]:
+    """The entries that have a dimension in the result."""
+    return [entry for entry in index if entry is None or isinstance(entry, tuple)]
+
+
+for _name, _value in {"__getitem__": getitem, "at": property(At), "take": take}.items():
+    setattr(Array, _name, _value)
+
+__all__ = ["take"]

@@ -1,0 +1,205 @@
+"""Integer-array indexing: gather, and its opposites accumulate (add) and put (set, multiply, min, max).
+
+An indexed dimension may be sharded: every rank serves the indices that lie in its block. gather then gives a Partial
+sum (vocabulary-parallel embedding), the others keep the sharding. The index arrays broadcast against each other; their
+dimensions stand at ``at`` in the result of gather and in the values of the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from spmdx.array import Array
+from spmdx.errors import BoundsError
+from spmdx.op import op
+from spmdx.ops.axes import names
+from spmdx.ops.create import zeros_like
+from spmdx.ops.place import wrap
+from spmdx.runtime import memory
+from spmdx.spec import Interval
+
+Pieces = tuple[Interval, ...]
+
+
+def check(index: Any, n: int, dim: int) -> None:
+    """Every index in range, negative ones counting from the end.
+
+    Raises:
+        BoundsError: with the first that is not.
+    """
+    if index.size and (int(index.min()) < -n or int(index.max()) >= n):
+        bad = index.ravel()[np.argmax((index.ravel() < -n) | (index.ravel() >= n))]
+        raise BoundsError(f"index {bad} is out of range for dimension {dim}, which has size {n}.", f"indices below {n}")
+
+
+def locate(index: Any, pieces: Pieces, n: int) -> tuple[Any, Any]:
+    """Where in a block with these global intervals every index lies (0 if it does not), and whether it does."""
+    index = index.astype(np.int64)
+    index = np.where(index < 0, index + n, index)
+    if not pieces:
+        return np.zeros_like(index), np.zeros(index.shape, bool)
+    starts, stops = (np.array(ends) for ends in zip(*pieces))
+    piece = np.searchsorted(starts, index, "right") - 1
+    inside = (piece >= 0) & (index < stops[piece])
+    before = np.cumsum(stops - starts) - (stops - starts)
+    return np.where(inside, index - starts[piece] + before[piece], 0), inside
+
+
+def _located(indices: Sequence[Any], pieces: Sequence[Pieces], lengths: Sequence[int], dims: Any) -> tuple[Any, Any]:
+    """Local indices, broadcast together, and the mask of those in this block."""
+    found, inside = [], np.True_
+    for index, own, n, dim in zip(indices, pieces, lengths, dims):
+        check(index, n, dim)
+        local, here = locate(index, own, n)
+        found.append(local)
+        inside = inside & here
+    return np.broadcast_arrays(*found), inside
+
+
+def _lengths(x: tuple[int, ...], *others: tuple[int, ...], dims: Any, **more: Any) -> dict[str, Any]:
+    return {**more, "dims": dims, "lengths": tuple(x[d] for d in dims)}
+
+
+def _names(ndim: int, dims: Sequence[int]) -> tuple[list[str], list[str]]:
+    """Factors of all dimensions, and of those that are not indexed."""
+    d = names(ndim)
+    return d, [name for i, name in enumerate(d) if i not in dims]
+
+
+def _gathered(x: tuple[int, ...], *indices: tuple[int, ...], dims: Any, at: int, **_: Any) -> str:
+    d, rest = _names(len(x), dims)
+    return f"{' '.join(d)}, {', '.join(['...'] * len(indices))} -> {' '.join((*rest[:at], '...', *rest[at:]))}"
+
+
+@op(_gathered, arrays=None, linear=((0,),), bounds=True, prepare=_lengths)
+def gather(xp: Any, bounds: Any, *operands: Any, dims: Any, at: int, lengths: Any = None) -> Any:
+    """``x`` at integer arrays, one for each of ``dims``: ``operands`` are x and these."""
+    x, *indices = operands
+    pieces = [bounds.inputs[0][d] for d in dims]
+    front = xp.moveaxis(x, dims, range(len(dims)))
+    if all(own == ((0, n),) for own, n in zip(pieces, lengths)):
+        try:
+            if len(dims) == 1 and at == dims[0]:
+                return x.take(indices[0], at)
+            found = front[tuple(indices)]
+        except IndexError:
+            for index, n, dim in zip(indices, lengths, dims):
+                check(index, n, dim)
+            raise
+    else:
+        local, inside = _located(indices, pieces, lengths, dims)
+        if not all(front.shape[: len(dims)]):
+            return memory.filled(bounds.shape, x.dtype, "sum")
+        found = front[tuple(local)]
+        found[~inside] = memory.identity(x.dtype, "sum")
+    ndim = found.ndim - (x.ndim - len(dims))
+    return xp.moveaxis(found, range(ndim), range(at, at + ndim))
+
+
+def _accumulated(
+    x: tuple[int, ...], values: tuple[int, ...], *indices: tuple[int, ...], dims: Any, at: int, **_: Any
+) -> str:
+    d, rest = _names(len(x), dims)
+    inputs = [" ".join(d), " ".join((*rest[:at], "...", *rest[at:])), *["..."] * len(indices)]
+    return f"{', '.join(inputs)} -> {' '.join(d)}"
+
+
+@op(_accumulated, arrays=None, linear=((1,),), bounds=True, prepare=_lengths)
+def accumulate(xp: Any, bounds: Any, *operands: Any, dims: Any, at: int, lengths: Any = None) -> Any:
+    """Zeros, with values added at integer arrays; repeated indices add up. ``operands`` are an array that only gives
+    the shape and placement of the result, the values, and the index arrays."""
+    _, values, *indices = operands
+    narrow = values.dtype.itemsize == 2 and values.dtype.kind in "fV"
+    out = xp.zeros(bounds.shape, xp.float32 if narrow else values.dtype)
+    add = xp.logical_or if values.dtype.kind == "b" else xp.add
+    _at(add.at, out, values, indices, bounds.output, dims, at, lengths)
+    return out.astype(values.dtype, copy=False)
+
+
+def _at(
+    apply: Any, out: Any, values: Any, indices: Sequence[Any], bounds: Any, dims: Any, at: int, lengths: Sequence[int]
+) -> None:
+    """``apply(target, local indices, values)`` for the indices that lie in this block."""
+    local, inside = _located(indices, [bounds[d] for d in dims], lengths, dims)
+    ndim = values.ndim - (out.ndim - len(dims))
+    front = np.moveaxis(values, range(at, at + ndim), range(ndim))
+    apply(np.moveaxis(out, dims, range(len(dims))), tuple(i[inside] for i in local), front[inside])
+
+
+def _putted(
+    x: tuple[int, ...], values: tuple[int, ...], *indices: tuple[int, ...], dims: Any, at: int, **_: Any
+) -> str:
+    """The dimensions of the index arrays are whole: the last of several values for one element wins."""
+    d, rest = _names(len(x), dims)
+    ndim = len(values) - len(rest)
+    whole = [f"[i{k}]" for k in range(ndim)]
+    sizes = values[at : at + ndim]
+    inputs = [" ".join(d), " ".join((*rest[:at], *whole, *rest[at:]))]
+    for shape in indices:
+        own = range(ndim - len(shape), ndim)
+        inputs.append(" ".join("1" if n == 1 != sizes[k] else whole[k] for k, n in zip(own, shape)))
+    return f"{', '.join(inputs)} -> {' '.join(d)}"
+
+
+def _assign(target: Any, index: Any, values: Any) -> None:
+    target[index] = values
+
+
+@op(_putted, arrays=None, linear=((0, 1),), bounds=True, prepare=_lengths)
+def put(xp: Any, bounds: Any, *operands: Any, dims: Any, at: int, lengths: Any = None) -> Any:
+    """``x`` with values set at integer arrays; of repeated indices the last wins. ``operands``: x, values, indices."""
+    x, values, *indices = operands
+    out = xp.array(x)
+    _at(_assign, out, values, indices, bounds.output, dims, at, lengths)
+    return out
+
+
+COMBINE = {"multiply": "multiply", "min": "minimum", "max": "maximum"}
+
+
+@op(_putted, arrays=None, bounds=True, prepare=_lengths)
+def put_with(xp: Any, bounds: Any, *operands: Any, dims: Any, at: int, how: str, lengths: Any = None) -> Any:
+    """``x`` multiplied with values, or the lesser or greater of both, at integer arrays, one value after another."""
+    x, values, *indices = operands
+    out = xp.array(x)
+    _at(getattr(xp, COMBINE[how]).at, out, values, indices, bounds.output, dims, at, lengths)
+    return out
+
+
+def template(x: Array) -> Array:
+    """An array that stands for the shape and placement of x alone, with no memory behind it."""
+    spec = x.spec.replace(partial=())
+    return wrap(spec, lambda c: np.broadcast_to(np.zeros((), spec.dtype), spec.block_shape(c)))
+
+
+def _gather_back(i: int, g: Any, out: Any, x: Any, *indices: Any, dims: Any, at: int, lengths: Any) -> Any:
+    return accumulate((template(x), g, *indices), dims=dims, at=at) if i == 0 else None
+
+
+def _accumulate_back(
+    i: int, g: Any, out: Any, x: Any, values: Any, *indices: Any, dims: Any, at: int, lengths: Any
+) -> Any:
+    return gather((g, *indices), dims=dims, at=at) if i == 1 else None
+
+
+def _put_back(i: int, g: Any, out: Any, x: Any, values: Any, *indices: Any, dims: Any, at: int, lengths: Any) -> Any:
+    if i == 0:
+        return put((g, zeros_like(values), *indices), dims=dims, at=at)
+    if i > 1:
+        return None
+    # a value that a later one overwrote has no part in the result: find who won
+    ndim = values.ndim - (x.ndim - len(dims))
+    shape = values.shape[at : at + ndim]
+    number = np.arange(int(np.prod(shape, dtype=np.int64))).reshape(shape)
+    owner = put((np.full(lengths, -1), number, *indices), dims=tuple(range(len(dims))), at=0)
+    won = gather((owner, *indices), dims=tuple(range(len(dims))), at=0) == number
+    won = won.reshape((*(1,) * at, *shape, *(1,) * (values.ndim - at - ndim)))
+    return gather((g, *indices), dims=dims, at=at) * won.astype(g.dtype)
+
+
+gather.vjp_each(_gather_back)
+accumulate.vjp_each(_accumulate_back)
+put.vjp_each(_put_back)
