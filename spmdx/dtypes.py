@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import ml_dtypes
@@ -34,6 +35,7 @@ _FAMILIES = {
 _WEAK = {builtins.bool: True, int: 1, float: 1.0, complex: 1j}  # a Python scalar adapts to the arrays that it meets
 
 
+@lru_cache(maxsize=256)
 def checked(dtype: Any) -> DType:
     """A dtype that arrays can have, in this machine's byte order.
 

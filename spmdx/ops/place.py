@@ -125,7 +125,7 @@ def redistribute(x: Any, placement: Any = None, /, **axes: AxisPlacement) -> Any
     Communicates what ``sx.debug.explain(x, placement)`` prints, and is its own gradient.
     """
     if isinstance(x, Array):
-        return redistribute([x], placement, **axes)[0]
+        return _one(x, *_asked(x, placement, axes))
     arrays = list(x)
     each = placement if isinstance(placement, list) else [placement] * len(arrays)
     if len(each) != len(arrays):
@@ -133,6 +133,37 @@ def redistribute(x: Any, placement: Any = None, /, **axes: AxisPlacement) -> Any
     targets = [target_spec(a, p, axes) for a, p in zip(arrays, each)]
     plans = [plan(a.spec, t) for a, t in zip(arrays, targets)]
     return moved_arrays(arrays, targets, plans, "redistribute")
+
+
+_known: dict[Any, tuple[Spec, tuple[Step, ...]]] = {}
+
+
+def _asked(x: Array, placement: Placement | None, axes: dict[str, AxisPlacement]) -> tuple[Spec, tuple[Step, ...]]:
+    """Where one array is to go, and the plan: remembered, for reading a placement takes longer than a small message."""
+    if not isinstance(placement, dict) or axes:
+        target = target_spec(x, placement, axes)
+        return target, plan(x.spec, target)
+    key = (x.spec, *placement.items())
+    try:
+        found = _known.get(key)
+    except TypeError:  # something that is no placement: target_spec says so
+        found = None
+    if found is None:
+        target = target_spec(x, placement, axes)
+        if len(_known) >= 4096:  # bounded: what was asked is cheap to read again
+            _known.clear()
+        found = _known[key] = target, plan(x.spec, target)
+    return found
+
+
+def _one(x: Array, target: Spec, steps: tuple[Step, ...]) -> Array:
+    """One array brought to its target spec, recorded where a gradient watches."""
+    if not steps:
+        return x
+    block = None if x._block is None else move((steps,), (x._block,))[0]
+    if type(x) is Watched and context.get().depth:
+        return Watched(block, target, registry["alias"], (x,), {})
+    return Array(block, target)
 
 
 def moved_arrays(
@@ -196,6 +227,8 @@ def item(x: Array) -> Any:
         raise ShapeError(
             f"only an array with one element is a Python scalar; this one has shape {x.shape}.", "x.numpy()"
         )
+    if x.spec.replicated and isinstance(x._block, np.ndarray):
+        return x._block.item()
     return to_numpy(x).item()
 
 
