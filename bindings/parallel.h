@@ -3,6 +3,7 @@
 // fork.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <system_error>

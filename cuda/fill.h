@@ -1,5 +1,4 @@
-// Fills a block with random values on a CPU: tiles of Philox blocks, each a loop that the compiler
-// vectorises.
+// Fills a block with random values on a CPU: tiles of Philox blocks, in loops that the compiler vectorises.
 #pragma once
 
 #include "layout.h"

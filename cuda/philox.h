@@ -14,8 +14,7 @@ struct Key {
 // and the rest is anything: so a product needs no shuffling, whatever the width.
 template <class W>
 SPMDX_FN void philox_rounds(W& c0, W& c1, W& c2, W& c3, uint32_t k0, uint32_t k1) {
-#pragma GCC unroll 10
-    for (int round = 0; round < 10; ++round) {
+    SPMDX_UNROLL for (int round = 0; round < 10; ++round) {
         const W p0 = multiply_wide(c0, 0xD2511F53u), p1 = multiply_wide(c2, 0xCD9E8D57u);
         c0 = (p1 >> 32) ^ c1 ^ uint64_t(k0);
         c1 = p1;
@@ -26,12 +25,11 @@ SPMDX_FN void philox_rounds(W& c0, W& c1, W& c2, W& c3, uint32_t k0, uint32_t k1
     }
 }
 
-// The four words of block number `block` of the key's stream, as two 64-bit words, the low lane in the low
-// half.
+// The four words of block number `block` of the key's stream, as two 64-bit words, low lane first.
 template <class W>
 SPMDX_FN void philox(W block, Key key, W& first, W& second) {
-    W c0 = block, c1 = block >> 32, c2 = (block ^ block) + uint64_t(key.s0),
-      c3 = (block ^ block) + uint64_t(key.s1);
+    const W zero = block ^ block;
+    W c0 = block, c1 = block >> 32, c2 = zero + uint64_t(key.s0), c3 = zero + uint64_t(key.s1);
     philox_rounds(c0, c1, c2, c3, key.k0, key.k1);
     first = (c0 & 0xFFFFFFFFull) | (c1 << 32);
     second = (c2 & 0xFFFFFFFFull) | (c3 << 32);

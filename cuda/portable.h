@@ -1,16 +1,16 @@
-// The one file that knows which compiler reads it: host C++ or CUDA (nvcc, NVRTC). Kernels are written once
+// The one file that knows which compiler reads it: host C++ or CUDA (nvcc, NVRTC). Kernels are written once,
 // on top of it.
 //
-// What equal bits on every processor need: no fused multiply-add but where `fma` is written
-// (-ffp-contract=off,
-// --fmad=false), no fast-math, no flush-to-zero, and no libm but `fma` and `sqrt`, which IEEE 754 rounds
-// correctly.
+// What equal bits on every processor need: fused multiply-add only where `fma` is written (-ffp-contract=off,
+// --fmad=false), no fast-math, no flush-to-zero, and of libm only `fma` and `sqrt`, which IEEE 754 rounds.
 #pragma once
 
 #ifdef __CUDACC__
 #define SPMDX_FN static __device__ __forceinline__
 #define SPMDX_METHOD __device__ __forceinline__
 #define SPMDX_FOR for
+#define SPMDX_UNROLL _Pragma("unroll")
+#ifdef __CUDACC_RTC__  // NVRTC has no headers
 typedef unsigned char uint8_t;
 typedef unsigned short uint16_t;
 typedef unsigned int uint32_t;
@@ -21,15 +21,18 @@ typedef int int32_t;
 typedef long long int64_t;
 #else
 #include <cstdint>
+#endif
+#else
+#include <cstdint>
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
-// Internal linkage: one source file is compiled for several instruction sets, and the linker must not merge
-// them.
+// Internal linkage: a source is compiled for several instruction sets, which the linker must not merge.
 #define SPMDX_FN static inline __attribute__((always_inline))
 #define SPMDX_METHOD inline __attribute__((always_inline))
 // A loop whose iterations are independent, for the compiler to vectorise.
 #define SPMDX_FOR _Pragma("GCC ivdep") for
+#define SPMDX_UNROLL _Pragma("GCC unroll 16")
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
               "64-bit elements are pairs of lanes, the low word first");
 #endif

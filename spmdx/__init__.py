@@ -1,28 +1,55 @@
 """spmdx: distributed arrays for NumPy programs. Write for one device, say where arrays live, run on many."""
 
-import spmdx.runtime.world as _world  # noqa: F401  # names the function that finds the ranks
-from spmdx import debug as debug
-from spmdx.array import Array as Array
-from spmdx.autodiff import custom_vjp as custom_vjp
-from spmdx.autodiff import grad as grad
-from spmdx.autodiff import jvp as jvp
-from spmdx.autodiff import remat as remat
-from spmdx.autodiff import stop_gradient as stop_gradient
-from spmdx.autodiff import value_and_grad as value_and_grad
-from spmdx.autodiff import vjp as vjp
-from spmdx.debug import explicit as explicit
-from spmdx.errors import SpmdxError as SpmdxError
-from spmdx.mesh import Mesh as Mesh
-from spmdx.meshes import make_mesh as make_mesh
-from spmdx.meshes import use_mesh as use_mesh
-from spmdx.op import op as op
-from spmdx.ops.place import asarray as asarray
-from spmdx.ops.place import from_block as from_block
-from spmdx.ops.place import redistribute as redistribute
-from spmdx.placement import P as P
-from spmdx.placement import Partial as Partial
-from spmdx.placement import Replicate as Replicate
-from spmdx.placement import Shard as Shard
-from spmdx.spec import Spec as Spec
+import spmdx.ops.operators as _operators  # attaches operators and methods to Array
+import spmdx.ops.scatter as _scatter  # attaches x.at
+import spmdx.ops.transfer as _transfer  # attaches x.to
+import spmdx.runtime.world as _world  # names the function that finds the ranks
+from spmdx import debug, random
+from spmdx.array import Array
+from spmdx.autodiff import custom_vjp, grad, jvp, remat, stop_gradient, value_and_grad, vjp
+from spmdx.debug import explicit
+from spmdx.dtypes import (
+    bfloat16,
+    bool,
+    can_cast,
+    complex64,
+    complex128,
+    finfo,
+    float16,
+    float32,
+    float64,
+    iinfo,
+    int8,
+    int16,
+    int32,
+    int64,
+    isdtype,
+    result_type,
+    uint8,
+    uint16,
+    uint32,
+    uint64,
+)
+from spmdx.errors import SpmdxError
+from spmdx.mesh import Mesh
+from spmdx.meshes import make_mesh, use_mesh
+from spmdx.op import op
+from spmdx.ops.contract import *
+from spmdx.ops.create import full, full_like, ones_like, zeros_like
+from spmdx.ops.elementwise import *
+from spmdx.ops.extremes import *
+from spmdx.ops.index import *
+from spmdx.ops.join import *
+from spmdx.ops.mask import *
+from spmdx.ops.moments import *
+from spmdx.ops.place import asarray, from_block, redistribute
+from spmdx.ops.reduce import *
+from spmdx.ops.scan import *
+from spmdx.ops.shape import *
+from spmdx.placement import P, Partial, Replicate, Shard
+from spmdx.rule import Form
+from spmdx.spec import Spec
 
 __version__ = "0.1.0"
+__array_api_version__ = "2024.12"
+e, pi, inf, nan, newaxis = 2.718281828459045, 3.141592653589793, float("inf"), float("nan"), None
