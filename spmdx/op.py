@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from spmdx import check, context
-from spmdx.array import Array
+from spmdx.array import Array, Elsewhere, held
 from spmdx.decide import SCALARS, Bounds, Entry, constant, constants, decide, default_mesh
 from spmdx.errors import ImpliedMoveError, RuleError
 from spmdx.move import move
@@ -205,7 +205,7 @@ def call(operation: Operation, operands: tuple[Any, ...], static: tuple[Any, ...
     watched = outside = False
     for x in operands:
         kind = type(x)
-        if kind is Array or kind is Watched:
+        if kind is Array or kind is Watched or kind is Elsewhere:
             key.append(x.spec)
             blocks.append(x._block)
             watched = watched or kind is Watched
@@ -227,7 +227,7 @@ def call(operation: Operation, operands: tuple[Any, ...], static: tuple[Any, ...
             result = entry.run(*blocks)
     if watched and context.get().depth:
         return Watched(result, entry.spec, operation, operands, entry.static)
-    return Array(result, entry.spec)
+    return held(result, entry.spec)
 
 
 def moved(operation: Operation, entry: Entry, operands: tuple[Any, ...], blocks: list[Any]) -> list[Any]:
