@@ -38,8 +38,12 @@ const std::map<std::string, std::pair<Type, int>> types{
     {"u8", {Type::u8, 1}},   {"u16", {Type::u16, 2}},   {"u32", {Type::u32, 4}}, {"u64", {Type::u64, 8}},
     {"f16", {Type::f16, 2}}, {"bf16", {Type::bf16, 2}}, {"f32", {Type::f32, 4}}, {"f64", {Type::f64, 8}}};
 const std::map<std::string, Op> ops{{"sum", Op::sum}, {"prod", Op::prod}, {"min", Op::min}, {"max", Op::max}};
-const std::map<std::pair<char, int>, Number> numbers{  // by NumPy's kind and item size: a name takes 5 us to ask
-    {{'i', 4}, Number::i32}, {{'i', 8}, Number::i64}, {{'f', 4}, Number::f32}, {{'f', 8}, Number::f64}};
+const std::map<std::pair<char, int>, Number> numbers{
+    // by NumPy's kind and item size: a name takes 5 us to ask
+    {{'i', 4}, Number::i32},
+    {{'i', 8}, Number::i64},
+    {{'f', 4}, Number::f32},
+    {{'f', 8}, Number::f64}};
 
 void check_plain(const py::array& array, py::ssize_t size, int item, bool writable) {
     if (!(array.flags() & py::array::c_style) || array.size() != size || array.itemsize() != item)
