@@ -2,7 +2,7 @@
 
 `words` are a key's four 32-bit words (k0, k1, s0, s1); `shape` is the global shape; `intervals` are, for each
 dimension, the (start, stop) pairs that the block holds, in order: what ``spec.pieces(dim, coordinate)`` gives. Values
-follow docs/random.md to the last bit, whatever the block, the instruction set and the number of threads.
+follow docs/random.rst to the last bit, whatever the block, the instruction set and the number of threads.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ class Place(NamedTuple):
 TRANSPORTS = ("abstract", "mpi", "nccl", "simulate", "threads")
 TRANSPORT = ("runtime/comm.py", "runtime/memory.py", "runtime/reduction.py")  # what each of them may lean on
 
-# The table of floors in docs/architecture.md. The first pattern that fits a file counts.
+# The table of floors in docs/architecture.rst. The first pattern that fits a file counts.
 TABLE: dict[str, Place] = {
     # 0 words: what things are called
     "errors.py": Place(0),

@@ -1,0 +1,47 @@
+"""How Sphinx builds the documentation: `make docs`, with every warning an error."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE.parent), str(HERE)]
+
+import spmdx  # noqa: E402
+
+project = "spmdx"
+author = "The spmdx authors"
+version = release = spmdx.__version__
+
+extensions = ["sphinx.ext.autodoc", "sphinx.ext.napoleon", "myst_parser"]
+source_suffix = {".rst": "restructuredtext", ".md": "markdown"}
+exclude_patterns = ["_build", "_generated"]
+suppress_warnings = ["myst.xref_missing"]  # Markdown pages link to files of the repository
+nitpicky = False
+
+html_theme = "alabaster"
+html_theme_options = {"description": "Arrays for many processes that read like NumPy for one", "page_width": "1100px"}
+html_show_sourcelink = False
+autodoc_typehints = "none"
+autodoc_member_order = "bysource"
+autodoc_default_options = {"members": True}
+highlight_language = "python"
+
+
+def generate(app: Any) -> None:
+    """Write the tables that are made from the library itself."""
+    import tables
+
+    folder = HERE / "_generated"
+    folder.mkdir(exist_ok=True)
+    for name, text in (("operations.txt", tables.operations()), ("reference.txt", tables.reference())):
+        path = folder / name
+        if not path.exists() or path.read_text() != text:
+            path.write_text(text)
+
+
+def setup(app: Any) -> None:
+    """Called by Sphinx."""
+    app.connect("builder-inited", generate)

@@ -1,0 +1,98 @@
+"""The documentation: its code runs and shows what comes, its tables are complete, and Sphinx has nothing to say."""
+
+from __future__ import annotations
+
+import doctest
+import inspect
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pages
+import pytest
+
+from spmdx.runtime.world import launched
+
+pytestmark = pytest.mark.skipif(launched() is not None, reason="the pages start their own ranks")
+MPIEXEC = Path(sys.executable).with_name("mpiexec")
+ELSEWHERE = re.compile(r"#|module load |pip install |srun ")  # commands of clusters and registries, which are not run
+NAMES = [str(page.relative_to(pages.DOCS)) for page in pages.pages()]
+SESSIONS = [(name, *session) for name in NAMES for session in pages.sessions((pages.DOCS / name).read_text())]
+
+sys.path.insert(0, str(pages.DOCS))
+import tables  # noqa: E402
+
+
+@pytest.mark.parametrize("name", [n for n in NAMES if pages.with_outputs((pages.DOCS / n).read_text())])
+def test_python_blocks(name: str) -> None:
+    pages.check_page(pages.DOCS / name)
+
+
+@pytest.mark.parametrize(
+    ("name", "command", "want", "line"), SESSIONS, ids=[f"{name}:{line}" for name, _, _, line in SESSIONS]
+)
+def test_console_sessions(name: str, command: str, want: str, line: int, tmp_path: Path) -> None:
+    """Lines after $ print what the page shows."""
+    if "mpiexec" in command and not MPIEXEC.exists():
+        pytest.skip("no mpiexec beside this Python: the extra [mpi] is not installed")
+    pages.write_files((pages.DOCS / name).read_text(), tmp_path)
+    got = pages.shell(command, tmp_path)
+    assert doctest.OutputChecker().check_output(want, got, pages.SHOWS), f"{name}, line {line}: {got}"
+
+
+def test_other_commands_are_not_for_here() -> None:
+    """Everything that could run here is in a block that does."""
+    for name in NAMES:
+        for block in pages.blocks((pages.DOCS / name).read_text()):
+            assert block.language in ("python", "text", "console", "bash"), f"{name}: {block}"
+            if block.language == "bash":
+                wrong = [line for line in block.text.splitlines() if not ELSEWHERE.match(line)]
+                assert not wrong, f"{name}: {wrong}"
+
+
+@pytest.mark.parametrize("ranks", [1, 4])
+def test_readme(ranks: int) -> None:
+    codes = [b.text for b in pages.fenced((pages.ROOT / "README.md").read_text()) if b.language == "python"]
+    assert codes
+    shown = pages.run(codes, ranks, "readme.py")
+    assert not [text for text in shown if "Error" in text], shown
+
+
+def test_readme_links_to_files() -> None:
+    found = re.findall(r"\]\(([^)#:]+)\)", (pages.ROOT / "README.md").read_text())
+    assert found
+    assert not [path for path in found if not (pages.ROOT / path).exists()]
+
+
+def test_the_table_of_operations_is_complete() -> None:
+    text = tables.operations()
+    missing = [name for name in tables.own() if f"* - ``{name}``\n" not in text]
+    assert not missing
+    assert not [name for name, op in tables.own().items() if not inspect.getdoc(op.body)]
+
+
+def test_the_reference_is_complete() -> None:
+    text = tables.reference()
+    for name, value in tables.public().items():
+        assert f":: spmdx.{name}\n" in text or f"``{name}``" in text, name
+        if callable(value) and str(getattr(value, "__module__", "")).startswith("spmdx"):
+            assert inspect.getdoc(value), f"{name} has no docstring"
+
+
+def test_the_architecture_names_every_file() -> None:
+    text = (pages.DOCS / "architecture.rst").read_text()
+    package = pages.ROOT / "spmdx"
+    for path in package.rglob("*.py"):
+        name = path.relative_to(package).as_posix()
+        folder = name.split("/")[0] + "/"
+        grouped = "/" in name and f"``{folder}``" in text
+        assert grouped or f"``{name}``" in text or name.endswith("/__init__.py"), f"architecture.rst leaves out {name}"
+
+
+def test_sphinx_has_no_complaint(tmp_path: Path) -> None:
+    pytest.importorskip("sphinx", reason="the extra [docs] is not installed")
+    pytest.importorskip("myst_parser", reason="the extra [docs] is not installed")
+    command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-b", "html", str(pages.DOCS), str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode == 0, done.stderr[-4000:]
