@@ -69,7 +69,15 @@ def _namespace(x: Array, /, *, api_version: str | None = None) -> Any:
     return sys.modules["spmdx"]
 
 
-def _dlpack(x: Array, /, **kwargs: Any) -> Any:
+def _dlpack(
+    x: Array,
+    /,
+    *,
+    stream: Any = None,
+    max_version: tuple[int, int] | None = None,
+    dl_device: Any = None,
+    copy: bool | None = None,
+) -> Any:
     """The block of a replicated array for another library, without a copy where that honours read-only memory."""
     if not x.spec.replicated:
         raise PlacementError(
@@ -77,10 +85,9 @@ def _dlpack(x: Array, /, **kwargs: Any) -> Any:
             "x.redistribute({}) to replicate it first, or x.block for this rank's piece",
         )
     block = x.block[0] if isinstance(x.block, tuple) else x.block
-    version = kwargs.get("max_version")
-    if isinstance(block, np.ndarray) and (version is None or version[0] < 1):
+    if isinstance(block, np.ndarray) and (max_version is None or max_version[0] < 1):
         block = np.array(block)  # the old protocol cannot say read-only
-    return block.__dlpack__(**kwargs)
+    return block.__dlpack__(stream=stream, max_version=max_version, dl_device=dl_device, copy=copy)
 
 
 def _dlpack_device(x: Array, /) -> Any:
