@@ -31,6 +31,8 @@ class Route(NamedTuple):
 
     send: tuple[Part, ...]
     receive: tuple[Part, ...]
+    counts: tuple[int, ...]  # elements for every member
+    incoming: tuple[int, ...]  # elements from every member
     shape: tuple[int, ...]  # of the block that comes out
     whole: bool  # what is packed is the block as it lies
     direct: bool  # what arrives, in member order, is the block that comes out
@@ -80,7 +82,8 @@ def route(step: Step, coordinate: Coordinate) -> Route:
     shape = target.block_shape(coordinate)
     own = source.block_shape(coordinate)
     whole = sum(part.elements for part in send) == math.prod(own) and _consecutive(send, own)
-    return Route(tuple(send), tuple(receive), shape, whole, _consecutive(receive, shape))
+    counts, incoming = (tuple(part.elements for part in parts) for parts in (send, receive))
+    return Route(tuple(send), tuple(receive), counts, incoming, shape, whole, _consecutive(receive, shape))
 
 
 def _consecutive(parts: list[Part], shape: tuple[int, ...]) -> bool:

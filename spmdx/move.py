@@ -34,6 +34,15 @@ class Record(NamedTuple):
 
 def move(plans: Sequence[tuple[Step, ...]], blocks: Sequence[Block], cause: str = "redistribute") -> list[Block]:
     """Take every block through its plan; steps that can share a collective do. Sources are never changed."""
+    if len(plans) == 1:  # most calls: nothing to share, one step after another
+        block = blocks[0]
+        for step in plans[0]:
+            if step.verb in LOCAL:
+                block = _local(step, block)
+            else:
+                record(step.verb, step.axes, step.bytes, cause)
+                [block] = _collective([step], [block])
+        return [block]
     blocks = list(blocks)
     left = [list(steps) for steps in plans]
     while True:
@@ -87,18 +96,16 @@ def record(verb: str, axes: tuple[str, ...], sent: int, cause: str) -> None:
         trace.append(Record(verb, axes, sent, cause, memory.users_line()))
 
 
-def pack(part: Part, block: Any, flat: Any) -> None:
-    """Copy a part of a block into a flat message."""
-    at = 0
+def pack(part: Part, block: Any, flat: Any, at: int = 0) -> None:
+    """Copy a part of a block into a flat message, from position ``at`` on."""
     for box, shape in zip(part.boxes, part.shapes):
         n = math.prod(shape)
         flat[at : at + n].reshape(shape)[...] = block[box]
         at += n
 
 
-def unpack(part: Part, flat: Any, block: Any) -> None:
-    """Copy a flat message to a part of a block."""
-    at = 0
+def unpack(part: Part, flat: Any, block: Any, at: int = 0) -> None:
+    """Copy a flat message, from position ``at`` on, to a part of a block."""
     for box, shape in zip(part.boxes, part.shapes):
         n = math.prod(shape)
         block[box] = flat[at : at + n].reshape(shape)
@@ -110,19 +117,20 @@ def _collective(steps: list[Step], blocks: list[Block]) -> list[Block]:
     mesh = steps[0].source.mesh
     if mesh.device == "sim":
         return _simulated(mesh, steps, blocks)
-    group = context.world().comm(mesh).group(steps[0].axes)
-    routes = [route(step, mesh.here()) for step in steps]
-    counts = _counts(routes)
+    comm = context.world().comm(mesh)
+    group = comm.group(steps[0].axes)
+    routes = [route(step, comm.coordinate) for step in steps]
+    counts = _added([r.counts for r in routes])
     send = _packed(routes, blocks, counts, group)
     return _receive(steps[0], routes, blocks, send, counts, group)
 
 
-def _counts(routes: list[Route]) -> list[int]:
-    """Elements packed for every destination, all arrays together."""
-    return [sum(r.send[j].elements for r in routes) for j in range(len(routes[0].send))]
+def _added(counts: list[tuple[int, ...]]) -> Sequence[int]:
+    """Elements for or from every member, all arrays together."""
+    return counts[0] if len(counts) == 1 else [sum(each) for each in zip(*counts)]
 
 
-def _packed(routes: list[Route], blocks: list[Any], counts: list[int], group: Group) -> Any:
+def _packed(routes: list[Route], blocks: list[Any], counts: Sequence[int], group: Group) -> Any:
     """One flat message: for every destination, the parts of every array. A view where a block already lies so."""
     if len(routes) == 1 and routes[0].whole and blocks[0].flags.c_contiguous:
         return blocks[0].reshape(-1)
@@ -130,21 +138,20 @@ def _packed(routes: list[Route], blocks: list[Any], counts: list[int], group: Gr
     at = 0
     for j in range(len(counts)):
         for r, block in zip(routes, blocks):
-            n = r.send[j].elements
-            pack(r.send[j], block, buffer[at : at + n])
-            at += n
+            pack(r.send[j], block, buffer, at)
+            at += r.counts[j]
     return buffer
 
 
 def _receive(
-    step: Step, routes: list[Route], blocks: list[Any], send: Any, counts: list[int], group: Group
+    step: Step, routes: list[Route], blocks: list[Any], send: Any, counts: Sequence[int], group: Group
 ) -> list[Any]:
     dtype = blocks[0].dtype
     if step.verb in ("all_reduce", "reduce_scatter"):
         op = step.source.op
         flat = group.all_reduce(send, op) if step.verb == "all_reduce" else group.reduce_scatter(send, counts, op)
         return _split(routes, flat)
-    incoming = [sum(r.receive[j].elements for r in routes) for j in range(len(routes[0].receive))]
+    incoming = _added([r.incoming for r in routes])
     direct = len(routes) == 1 and routes[0].direct
     out = np.empty(routes[0].shape, dtype) if direct else None
     flat_out = None if out is None else out.reshape(-1)
@@ -164,7 +171,7 @@ def _split(routes: list[Route], flat: Any) -> list[Any]:
             out.append(flat[at : at + n].reshape(r.shape))
         else:
             block = np.empty(r.shape, flat.dtype)
-            unpack(r.receive[0], flat[at : at + n], block)
+            unpack(r.receive[0], flat, block, at)
             out.append(block)
         at += n
     return out
@@ -175,9 +182,8 @@ def _scattered(routes: list[Route], arrived: Sequence[Any], dtype: Any) -> list[
     for j, flat in enumerate(arrived):
         at = 0
         for r, block in zip(routes, out):
-            n = r.receive[j].elements
-            unpack(r.receive[j], flat[at : at + n], block)
-            at += n
+            unpack(r.receive[j], flat, block, at)
+            at += r.incoming[j]
     return out
 
 
@@ -188,7 +194,7 @@ def _simulated(mesh: Mesh, steps: list[Step], blocks: list[Block]) -> list[Block
     for members in simulate.groups(mesh, steps[0].axes):
         routes = [[route(step, c) for step in steps] for c in members]
         own = [[b[everyone.index(c)] for b in blocks] for c in members]
-        counts = [_counts(rs) for rs in routes]
+        counts = [_added([r.counts for r in rs]) for rs in routes]
         group = simulate.Group(len(members))
         sends = [_packed(rs, bs, n, group) for rs, bs, n in zip(routes, own, counts)]
         for k, c in enumerate(members):
