@@ -155,9 +155,22 @@ def _layouts(bound: Bound, specs: Sequence[Spec], factor: str, axes: tuple[str, 
         for dim, layout in zip(dims, spec.layouts):
             if dim.factors[:1] == (factor,) and set(layout.axes) == set(axes):
                 own = _factor_layout(dim, layout, bound, mesh)
-                if own is not None:
+                if own is not None and _can_be_said(factor, own, bound, mesh):
                     found[own] = None
     return list(found) or [Layout(axes)]
+
+
+def _can_be_said(factor: str, own: Layout, bound: Bound, mesh: Mesh) -> bool:
+    """True if a placement can say how every dimension that the factor leads is divided: ragged or interleaved."""
+    if own.interleave == 1:
+        return True
+    for dim in (*bound.output, *(dim for dims in bound.inputs for dim in dims)):
+        if dim.factors[:1] == (factor,):
+            made = _dim_layout(dim, {factor: own}, bound, mesh)
+            length = math.prod(bound.sizes[f] for f in dim.factors) // made.interleave
+            if made.sizes not in (None, default_sizes(length, tuple(mesh.shape[a] for a in made.axes))):
+                return False
+    return True
 
 
 def _factor_layout(dim: Dim, layout: Layout, bound: Bound, mesh: Mesh) -> Layout | None:

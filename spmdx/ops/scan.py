@@ -236,13 +236,18 @@ def _in_float(x: Any, axis: int, name: str) -> tuple[Array, int, Any]:
     return x if x.dtype == wide else e.astype(x, wide), one(axis, x.ndim, name), out
 
 
+def _whole(x: Array, axis: int) -> bool:
+    """True where the operation on whole lanes is the better one: nothing is divided along there, or there is nothing."""
+    return not x.spec.layouts[axis].axes or not x.size
+
+
 def softmax(x: Any, axis: int = -1) -> Array:
     """exp(x) / sum(exp(x)) along a dimension, without overflow.
 
     Along a divided dimension: two small all-reduces, of the maxima and of the sums. No gather.
     """
     x, axis, out = _in_float(x, axis, "softmax")
-    if not x.spec.layouts[axis].axes:
+    if _whole(x, axis):
         found = _softmax(x, axis)
     else:
         powers = e.exp(e.subtract(x, max(plain(x), axis, True)))
@@ -253,8 +258,7 @@ def softmax(x: Any, axis: int = -1) -> Array:
 def log_softmax(x: Any, axis: int = -1) -> Array:
     """log(softmax(x)) along a dimension, without overflow; communicates as :func:`softmax`."""
     x, axis, out = _in_float(x, axis, "log_softmax")
-    whole = not x.spec.layouts[axis].axes
-    found = _log_softmax(x, axis) if whole else e.subtract(x, logsumexp(x, axis, True))
+    found = _log_softmax(x, axis) if _whole(x, axis) else e.subtract(x, logsumexp(x, axis, True))
     return found if out == found.dtype else e.astype(found, out)
 
 

@@ -46,7 +46,9 @@ for shape, axis, keepdims in itertools.product(SHAPES, AXES, (False, True)):
     if x.size:
         CASES.append(Case("max", lambda x, h=how: r.max(x, **h), lambda x, h=how: np.max(x, **h), (x,), 0, (0,)))
         CASES.append(Case("min", lambda x, h=how: r.min(x, **h), lambda x, h=how: np.min(x, **h), (x,), 0, (0,)))
-        CASES.append(Case("sum", lambda x, h=how: moments.mean(x, **h), lambda x, h=how: np.mean(x, **h), (x,), CLOSE, (0,)))
+        CASES.append(
+            Case("sum", lambda x, h=how: moments.mean(x, **h), lambda x, h=how: np.mean(x, **h), (x,), CLOSE, (0,))
+        )
 
 for axis in (None, 0, 1, (0, 1)):
     for x in (integers, bools, integers.astype("uint8"), complexes, values(5, 7, dtype="float32")):
@@ -57,7 +59,9 @@ for axis in (None, 0, 1, (0, 1)):
         CASES.append(Case("all", lambda x, a=axis: r.all(x, a), lambda x, a=axis: np.all(x, a), (x,)))
     for x in (integers, bools, special, complexes, special.astype("float16")):
         CASES.append(
-            Case("count_nonzero", lambda x, a=axis: r.count_nonzero(x, a), lambda x, a=axis: np.count_nonzero(x, a), (x,))
+            Case(
+                "count_nonzero", lambda x, a=axis: r.count_nonzero(x, a), lambda x, a=axis: np.count_nonzero(x, a), (x,)
+            )
         )
     for x in (integers, bools, special, special.astype("float16"), special.astype(ml_dtypes.bfloat16)):
         CASES.append(Case("max", lambda x, a=axis: r.max(x, a), lambda x, a=axis: np.max(x, a), (x,)))
@@ -85,7 +89,9 @@ CASES += [
     Case("sum", lambda x: moments.var(x, 0, ddof=1), lambda x: np.var(x, 0, ddof=1), (values(1, 3),)),
     Case("sum", lambda x: moments.var(x, 1, correction=1), lambda x: np.var(x, 1, ddof=1), (complexes,), CLOSE),
     Case("sum", lambda x: moments.var(x), lambda x: np.var(x), (integers,), CLOSE),
-    Case("sum", lambda x: moments.std(x, 1, keepdims=True), lambda x: np.std(x, 1, keepdims=True), (real,), CLOSE, (0,)),
+    Case(
+        "sum", lambda x: moments.std(x, 1, keepdims=True), lambda x: np.std(x, 1, keepdims=True), (real,), CLOSE, (0,)
+    ),
     Case("sum", lambda x: moments.mean(x), np.mean, (values(0),)),
     Case("sum", lambda x: moments.mean(x, 0), lambda x: np.mean(x, 0), (integers,), CLOSE),
     Case("sum", lambda x: moments.mean(x, 1), lambda x: np.mean(x, 1), (bools,), CLOSE),
@@ -133,7 +139,9 @@ for axis in (None, 0, 1, (0, 1)):
         )
 for order in ("fro", 1, -1, np.inf, -np.inf):
     CASES.append(
-        Case("sum", lambda x, p=order: moments.norm(x, p), lambda x, p=order: np.linalg.norm(x, p), (real,), CLOSE, (0,))
+        Case(
+            "sum", lambda x, p=order: moments.norm(x, p), lambda x, p=order: np.linalg.norm(x, p), (real,), CLOSE, (0,)
+        )
     )
 infinite = np.where(values(3, 4) > 0, -np.inf, values(3, 4))
 CASES += [
