@@ -5,33 +5,22 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from importlib import import_module
 from typing import Any
 
 import numpy as np
 
 from spmdx.array import Array
 from spmdx.errors import ArgumentError, MeshError, PlacementError
-from spmdx.ops import elementwise as e
-from spmdx.ops import index as _index_file  # noqa: F401  # attaches x[...]
-from spmdx.ops import place
-from spmdx.ops import shape as _shape_file  # noqa: F401  # attaches T, mT, reshape and the like
+from spmdx.ops import contract, elementwise, extremes, join, mask, moments, place, reduce, scan
+from spmdx.ops import index as _index_file  # noqa: F401  # attaches x[...] and its methods
+from spmdx.ops import shape as _shape_file  # noqa: F401  # attaches T, mT, reshape and its methods
+
+e: Any = elementwise  # registered operations have no static signature
+c: Any = contract
 
 
 def _reflected(function: Callable[..., Any]) -> Callable[..., Any]:
     return lambda self, other: function(other, self)
-
-
-def _method(file: str, name: str) -> Callable[..., Any]:
-    """The function of that name in a file of ops/, as a method; looked up when it is first called."""
-
-    def method(self: Array, *args: Any, **kwargs: Any) -> Any:
-        function = getattr(import_module(f"spmdx.ops.{file}"), name)
-        setattr(Array, name, function)
-        return function(self, *args, **kwargs)
-
-    method.__name__ = name
-    return method
 
 
 def _pow(x: Any, y: Any) -> Any:
@@ -109,6 +98,7 @@ _BINARY = {
     "truediv": e.divide,
     "floordiv": e.floor_divide,
     "mod": e.remainder,
+    "matmul": c.matmul,
     "pow": _pow,
     "and": e.bitwise_and,
     "or": e.bitwise_or,
@@ -128,7 +118,6 @@ _SPECIAL = {
     "pos": e.positive,
     "abs": e.abs,
     "invert": e.bitwise_invert,
-    "matmul": _method("contract", "matmul"),
     "iter": _iter,
     "bool": _number(bool),
     "int": _number(int),
@@ -158,13 +147,14 @@ _PROPERTIES = {
     "nbytes": lambda x: x.size * x.dtype.itemsize,
     "itemsize": lambda x: x.dtype.itemsize,
 }
-_FILES = {  # methods that are functions of other files
-    "reduce": ("sum", "prod", "min", "max", "any", "all"),
-    "moments": ("mean", "var", "std"),
-    "extremes": ("argmin", "argmax"),
-    "scan": ("cumsum", "cumprod", "sort", "argsort"),
-    "index": ("take", "nonzero"),
-    "contract": ("dot",),
+_FILES: dict[Any, tuple[str, ...]] = {  # methods that are functions of other files
+    reduce: ("sum", "prod", "min", "max", "any", "all"),
+    moments: ("mean", "var", "std"),
+    extremes: ("argmin", "argmax"),
+    scan: ("cumsum", "cumprod", "sort", "argsort"),
+    contract: ("dot",),
+    join: ("repeat",),
+    mask: ("nonzero",),
 }
 
 for _name, _function in _BINARY.items():
@@ -178,5 +168,4 @@ for _name, _function in _PROPERTIES.items():
     setattr(Array, _name, property(_function))
 for _file, _names in _FILES.items():
     for _name in _names:
-        setattr(Array, _name, _method(_file, _name))
-Array.__rmatmul__ = _reflected(Array.__matmul__)  # type: ignore[attr-defined]
+        setattr(Array, _name, getattr(_file, _name))

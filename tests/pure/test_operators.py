@@ -39,6 +39,12 @@ def test_binary_operators(name: str) -> None:
     check(name, A, B)
 
 
+def test_matmul() -> None:
+    """Close to 1e-14."""
+    for got in (divided(A) @ divided(B.T), divided(A) @ B.T, A @ divided(B.T)):
+        assert np.allclose(got.numpy(), A @ B.T, 1e-14, 0)
+
+
 @pytest.mark.parametrize("name", BITS)
 def test_operators_of_integers(name: str) -> None:
     check(name, np.array([[6, 5], [3, 1]]), np.array([[3, 1], [2, 0]]))
