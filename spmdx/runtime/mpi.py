@@ -15,9 +15,9 @@ from spmdx.mesh import Mesh
 from spmdx.runtime.comm import Comm, Counts, Flat, Group, World, cut
 
 try:
-    from spmdx.runtime.kernels import end_together
+    from spmdx.runtime.kernels import end_together, set_threads
 except ImportError:  # the compiled module is missing
-    end_together = None
+    end_together = set_threads = None
 
 LOADED_BEFORE = "mpi4py.MPI" in sys.modules
 if not LOADED_BEFORE:
@@ -202,11 +202,12 @@ def limit_threads(comm: MPI.Intracomm) -> int:
     cores: set[int] = set().union(*node.allgather(mine))
     share = max(1, min(len(mine), len(cores) // node.size))
     node.Free()
-    asked = os.environ.get("SPMDX_THREADS", "")
-    if asked.isdecimal() and int(asked) > 0:
-        share = int(asked)
-    elif "OMP_NUM_THREADS" in os.environ:
-        return share
+    for name in ("SPMDX_THREADS", "OMP_NUM_THREADS"):
+        if os.environ.get(name, "").isdecimal():
+            share = max(1, int(os.environ[name]))
+            break
+    if set_threads is not None:
+        set_threads(share)
     os.environ["OMP_NUM_THREADS"] = str(share)  # for libraries that are loaded later
     try:
         import threadpoolctl

@@ -14,6 +14,13 @@ from numpy.typing import NDArray
 
 from spmdx.errors import ArgumentError, DtypeError
 
+try:
+    from spmdx.runtime import kernels
+except ImportError:  # the compiled module is missing
+    COMPILED: frozenset[np.dtype[Any]] = frozenset()
+else:
+    COMPILED = kernels.REDUCED
+
 Flat = NDArray[Any]
 
 OPS: dict[str, np.ufunc] = {"sum": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum}
@@ -51,16 +58,19 @@ def reduce_ordered(parts: Sequence[Flat], op: str, out: Flat | None = None) -> F
     """Combine equally long flat arrays, first to last; the result is ``out`` or a new array.
 
     NaN propagates through min and max. Sums and products of float16 and bfloat16 are made in float32 and rounded
-    once. No warning is given for overflow or NaN: it would come on the one rank that holds the element.
+    once. Of 0.0 and -0.0, min and max may give either, the same on every rank. No warning is given for overflow or
+    NaN: it would come on the one rank that holds the element.
     """
     first = parts[0]
     dtype = first.dtype
     ufunc = combine(dtype, op)
     if out is None:
-        out = np.empty(first.shape, dtype)
+        out = np.empty(len(first), dtype)
     if len(parts) == 1:
         out[...] = first
         return out
+    if dtype in COMPILED:  # one pass over all parts
+        return kernels.reduce_ordered(parts, op, out)
     with np.errstate(all="ignore"):
         if dtype in NARROW and op in ("sum", "prod"):
             _reduce_wide(parts, ufunc, out)

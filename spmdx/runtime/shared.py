@@ -36,6 +36,7 @@ T = TypeVar("T")
 Rows = list[list[int]]  # a header per member: signature, bytes, place in its heap (-1: ordinary memory), offsets
 
 SMALL = 2**17  # bytes: up to here an ordinary message is copied to shared memory whole, and MPI is not asked
+FOREVER = 1e30  # seconds
 SIGNATURE, BYTES, PLACE, OFFSETS = 0, 1, 2, 3
 
 
@@ -58,8 +59,9 @@ class SharedGroup(Group):
             memoryview(control[slots + i * table : slots + (i + 1) * table]).cast("q") for i in (0, 1)
         ]
         self._bytes = [t.cast("B") for t in self._tables]
+        self._whole = (0,) * (self.size + 1)  # the offsets of a message that is for everyone
         self._header = struct.Struct(f"{self.size + 4}q")
-        self._spins = 200 if heap.crowded else 20000
+        self._spins = 50 if heap.crowded else 1000  # then the core is offered to others
         self._handed: list[ref[Flat] | None] = [None, None]
         self._read_at = [-1, -1]  # the epoch in which each message area was last read
         self._codes: dict[tuple[str, np.dtype[np.generic]], int] = {}
@@ -89,7 +91,8 @@ class SharedGroup(Group):
         nbytes, place = send.nbytes, -1
         self.epoch = epoch = self.epoch + 1
         half = epoch & 1
-        for i, handed in enumerate(self._handed):
+        for i in (0, 1):
+            handed = self._handed[i]
             if handed is not None and handed() is send:
                 place, self._handed[i], self._read_at[i] = self.region.messages[i], None, epoch
         if place < 0 and nbytes <= self.small:
@@ -107,7 +110,7 @@ class SharedGroup(Group):
 
     def _arrive(self) -> None:
         if arrive_and_wait is not None:
-            arrive_and_wait(self._slots, self.rank, self.size, self.epoch, spins=self._spins)
+            arrive_and_wait(self._slots, self.rank, self.size, self.epoch, FOREVER, self._spins)
         else:
             self.heap.window.Sync()
             self.plain.comm.Barrier()
@@ -125,12 +128,17 @@ class SharedGroup(Group):
             if rows[self.rank][PLACE] == start:
                 self._read_at[i] = self.epoch
 
+    def _is_small(self, rows: Rows) -> bool:
+        """All that was brought lies in shared memory, and is so little that MPI cannot be faster."""
+        for row in rows:
+            if row[PLACE] < 0 or row[BYTES] > self.small:
+                return False
+        return True
+
     def _either(self, verb: str, rows: Rows, mpi: Callable[[], T], shared: Callable[[], T]) -> T:
-        """The result of the faster way; at the first time in this size class both are tried."""
+        """A large message's result by the faster way; the first time in this size class both are tried."""
         nbytes = max(row[BYTES] for row in rows)
         in_place = all(row[PLACE] >= 0 for row in rows)
-        if in_place and nbytes <= self.small:
-            return shared()
         key = (verb, nbytes.bit_length(), in_place)
         use, opened = self._choice.get(key), self.epoch
         if use is not None:
@@ -153,10 +161,11 @@ class SharedGroup(Group):
     # The verbs
 
     def _gather(self, send: Flat, counts: Counts, out: Flat | None, what: str) -> list[Flat]:
-        rows = self._open(what, send, counts, (0,) * (self.size + 1))
-        verb = what.split()[0] + " gather"
+        rows = self._open(what, send, counts, self._whole)
+        if self._is_small(rows):
+            return self._read([send] * self.size, rows, counts, out, True)
         return self._either(
-            verb,
+            "all_gather",
             rows,
             lambda: self.plain._gather(send, counts, out, what),
             lambda: self._read([send] * self.size, rows, counts, out, True),
@@ -173,6 +182,8 @@ class SharedGroup(Group):
                     f"{what}: member {i} sends {given} bytes to member {self.rank}, which expects "
                     f"{recv_counts[i] * send.itemsize}."
                 )
+        if self._is_small(rows):
+            return self._read(cut(send, send_counts), rows, recv_counts, out, False)
         return self._either(
             what,
             rows,
@@ -186,6 +197,8 @@ class SharedGroup(Group):
         if self.size == 1:
             return send.copy()
         rows = self._open(f"reduce_scatter {op}", send, counts, _offsets(counts, send.itemsize))
+        if self._is_small(rows):
+            return self._reduce(cut(send, counts), rows, counts, op)
         return self._either(
             "reduce_scatter",
             rows,
@@ -198,11 +211,10 @@ class SharedGroup(Group):
         combine(send.dtype, op)
         if self.size == 1:
             return send.copy()
-        what, n = f"all_reduce {op}", len(send)
-        if send.nbytes <= self.small:
-            rows = self._open(what, send, (n,), (0,) * (self.size + 1))
+        n = len(send)
+        rows = self._open(f"all_reduce {op}", send, (n,), self._whole)
+        if self._is_small(rows):
             return reduce_ordered(self._in_place([send] * self.size, rows, [n] * self.size, True), op)
-        rows = self._open(what, send, (n,), (0,) * (self.size + 1))
         return self._either(
             "all_reduce", rows, lambda: self.plain.all_reduce(send, op), lambda: self._pipeline(send, rows, op)
         )
