@@ -7,8 +7,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import numpy as np
-
 from spmdx.dtypes import ALL, NUMERIC, REAL, bfloat16, float32, promoted
 from spmdx.errors import DtypeError
 from spmdx.op import op
@@ -64,16 +62,16 @@ def _quick(
     if bfloat16 in dtypes:
         common = promoted(*dtypes)
         inner = None if native or common != bfloat16 else float32
-        return partial(_cast_first, partial(body, xp, **static), common, inner)
+        return partial(_cast_first, xp, partial(body, xp, **static), common, inner)
     return None if static or ufunc is None else getattr(xp, ufunc, None)
 
 
-def _cast_first(function: Callable[..., Any], common: Any, inner: Any, *blocks: Any) -> Any:
+def _cast_first(xp: Any, function: Callable[..., Any], common: Any, inner: Any, *blocks: Any) -> Any:
     """ml_dtypes knows neither weak scalars nor wide integers: cast to the common dtype; compute in ``inner``."""
-    cast = [np.asarray(b, common) for b in blocks]
+    cast = [xp.asarray(b, common) for b in blocks]
     if inner is None:
         return function(*cast)
-    out = np.asarray(function(*(b.astype(inner) for b in cast)))
+    out = xp.asarray(function(*(b.astype(inner) for b in cast)))
     return out.astype(common) if out.dtype == inner else out
 
 
