@@ -104,7 +104,8 @@ def partial_behaviour(op: Operation, reduced: bool) -> str:
         else:
             groups.append(" and ".join(names[i] for i in group) + " together" * (len(group) > 1))
     if groups:
-        said.append("linear: sums pass" + ("" if groups == names[:1] and len(names) == 1 else f" ({'; '.join(groups)})"))
+        which = "" if groups == names else f" ({'; '.join(groups)})"  # an only operand needs no name
+        said.append(f"linear: sums pass{which}")
     if op.traits.monotone:
         said.append(f"monotone: min and max pass{', exchanged' if op.traits.monotone < 0 else ''}")
     if reduced:
@@ -187,6 +188,11 @@ def public() -> dict[str, Any]:
     return {name: getattr(spmdx, name) for name in names if not inspect.ismodule(getattr(spmdx, name))}
 
 
+def module_of(value: Any) -> str:
+    """The module that a public value comes from."""
+    return str(getattr(value, "__module__", ""))
+
+
 GROUPS = (  # heading, and which files' names stand under it
     ("Meshes and placements", ("mesh", "meshes", "placement", "spec")),
     ("Arrays", ("array", "ops.place", "ops.transfer", "ops.create", "ops.creation")),
@@ -206,13 +212,13 @@ def reference() -> str:
     """An entry for every public name, under the heading of its file."""
     left, lines = public(), list[str]()
     for title, files in GROUPS:
-        names = [n for n, value in left.items() if str(getattr(value, "__module__", "")).removeprefix("spmdx.") in files]
+        names = [name for name, value in left.items() if module_of(value).removeprefix("spmdx.") in files]
         if names:
             lines += heading(title)
             lines += [line for name in names for line in entry(name, left.pop(name))]
     others: dict[str, list[str]] = {}
     for name, value in left.items():
-        others.setdefault(str(getattr(value, "__module__", "")), []).append(name)
+        others.setdefault(module_of(value), []).append(name)
     for module in sorted(m for m in others if m.startswith("spmdx.")):
         lines += heading(first_line(sys.modules[module].__doc__).split(". ")[0].split(": ")[0].rstrip("."))
         lines += [line for name in sorted(others[module]) for line in entry(name, left[name])]

@@ -88,7 +88,7 @@ def blocks(text: str) -> list[Block]:
 def fenced(text: str) -> list[Block]:
     """The code blocks of a page in Markdown."""
     found: list[Block] = []
-    start = None
+    start, language = None, ""
     for i, line in enumerate(text.splitlines()):
         if start is not None and line == "```":
             body = "\n".join(text.splitlines()[start:i])
