@@ -11,6 +11,7 @@ Where plain MPI can do one thing in several ways, all run, and the fastest one i
 from __future__ import annotations
 
 import argparse
+import itertools
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -77,7 +78,7 @@ def raw_calls(ranks: Ranks, shape: tuple[int, int]) -> Callable[[str], Calls]:
         """Rows that this rank sends to each under S0 -> ragged, and those that it gets."""
         edges = np.cumsum((0, *sizes))
         mine, wanted = (me * r, (me + 1) * r), (edges[me], edges[me + 1])
-        send = [max(0, min(mine[1], b) - max(mine[0], a)) for a, b in zip(edges, edges[1:])]
+        send = [max(0, min(mine[1], b) - max(mine[0], a)) for a, b in itertools.pairwise(edges)]
         receive = [max(0, min(wanted[1], (i + 1) * r) - max(wanted[0], i * r)) for i in range(p)]
         return [int(n) * columns for n in send], [int(n) * columns for n in receive]
 
@@ -209,17 +210,18 @@ def heat_calls(ranks: Ranks, shape: tuple[int, int]) -> Callable[[str], Calls]:
 def work(options: argparse.Namespace) -> None:
     """What every rank does; rank 0 writes what was found."""
     ranks = Ranks()
+    ranks.settle()
     makers = [spmdx_calls, raw_calls, *(() if options.peers == "none" else (torch_calls, heat_calls))]
     report = Report("collectives")
     for size in options.sizes:
         libraries = [make(ranks, SIZES[size]) for make in makers]
         large = size == "128MB"
-        how = {"rounds": 5 if options.quick or large else 11, "target": 0.005 if options.quick else 0.03}
+        rounds = 5 if options.quick or large else 15 if size == "16MB" else 41
         for name in options.cases:
-            contestants: dict[str, Contestant] = {}
+            contestants: dict[str, Contestant | None] = {}
             for calls in libraries:
                 contestants |= {label: loop(call) for label, call in calls(name).items()}
-            times = race(contestants, ranks, **how)
+            times = race(contestants, ranks, rounds, target=0.002, collective=True)
             judge({"move": name, "size": size, "ranks": ranks.size}, times, report)
     if ranks.rank == 0:
         report.write(options.worker)
@@ -257,7 +259,7 @@ def show(report: Report, options: argparse.Namespace) -> None:
             print(f"{size}, {ranks} ranks; {unit}")
             lines = []
             for move in options.cases:
-                key = tuple(dict(move=move, size=size, ranks=ranks).items())
+                key = tuple({"move": move, "size": size, "ranks": ranks}.items())
                 times, bar = found[key], bars[key]
                 raw = min((n for n in times if n.startswith("MPI ")), key=times.__getitem__)
                 kept = min(t for n, t in times.items() if n.startswith("kept "))
@@ -265,7 +267,15 @@ def show(report: Report, options: argparse.Namespace) -> None:
                 shown = ["" if t is None else f"{t * per:.3g}" if t * per < 100 else f"{t * per:.0f}" for t in columns]
                 verdict = f"{bar.measured:+.1f} us" if size == "64KB" else f"{bar.measured:.2f}"
                 lines.append([move, *shown, verdict, "met" if bar.met else "MISSED", raw[4:]])
-            head = ["move", "spmdx", "raw MPI", "kept", "DTensor", "Heat", "over MPI" if size == "64KB" else "MPI/spmdx"]
+            head = [
+                "move",
+                "spmdx",
+                "raw MPI",
+                "kept",
+                "DTensor",
+                "Heat",
+                "over MPI" if size == "64KB" else "MPI/spmdx",
+            ]
             print(table([*head, "bar", "raw MPI's best"], lines), end="\n\n")
     print(report.summary())
 

@@ -52,12 +52,17 @@ class Ranks:
     """The ranks of this run. Waiting sleeps: a rank that spins would take a core from the one that works."""
 
     def __init__(self) -> None:
-        import spmdx.runtime.world  # noqa: F401 - before mpi4py.MPI: spmdx ends MPI itself
         from mpi4py import MPI
 
         self.comm: Any = MPI.COMM_WORLD.Dup()
-        self.max = MPI.MAX
         self.rank, self.size = self.comm.rank, self.comm.size
+
+    def settle(self) -> None:
+        """Keep every rank on a core of its own, where there are enough."""
+        if hasattr(os, "sched_setaffinity"):
+            cores = sorted(os.sched_getaffinity(0))
+            if len(cores) >= self.size:
+                os.sched_setaffinity(0, {cores[self.rank]})
 
     def rest(self) -> None:
         """Wait, asleep, until every rank has come here."""
@@ -70,10 +75,6 @@ class Ranks:
         self.rest()
         self.comm.Barrier()
 
-    def slowest(self, seconds: float) -> float:
-        """The largest of the ranks' times."""
-        return float(self.comm.allreduce(seconds, op=self.max))
-
-    def first(self, value: Any) -> Any:
-        """Rank 0's value."""
-        return self.comm.bcast(value)
+    def gather(self, value: Any) -> list[Any]:
+        """Every rank's value, on every rank."""
+        return list(self.comm.allgather(value))

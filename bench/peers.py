@@ -39,8 +39,6 @@ def jax(size: int) -> tuple[Any, Any, Any]:
 
 def heat() -> Any:
     """Heat. It imports torchvision for its data sets alone; where that is missing, anything will do in its place."""
-    import spmdx.runtime.world  # noqa: F401 - before mpi4py.MPI: spmdx ends MPI itself
-
     try:
         import torchvision  # noqa: F401
     except (ImportError, RuntimeError):

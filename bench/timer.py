@@ -59,40 +59,40 @@ class Timing:
         return {"median": self.median, "min": low, "q1": quarters[0], "q3": quarters[2], "rounds": len(self.rounds)}
 
 
-class Alone:
-    """How the ranks of one process keep together: there is nothing to do. `launch.Ranks` is the same over MPI."""
-
-    def together(self) -> None:
-        """Begin a round at once on every rank."""
-
-    def slowest(self, seconds: float) -> float:
-        """The largest of the ranks' times: all ranks go on with it."""
-        return seconds
-
-
 def race(
-    contestants: dict[str, Contestant], ranks: Any, rounds: int = 7, target: float = 0.02, most: int = 100_000
+    contestants: dict[str, Contestant | None], ranks: Any, rounds: int, target: float, collective: bool
 ) -> dict[str, Timing]:
-    """Time all contestants in ``rounds`` rounds; each loop is as long as takes about ``target`` seconds."""
-    calls = {}
-    for name, time in contestants.items():
-        time(1)  # warm: compiled, cached, allocated
-        n = 1
-        while True:
-            ranks.together()
-            spent = ranks.slowest(time(n))
-            if spent > target / 4 or n >= most:
-                break
-            n = min(most, n * 4)
-        calls[name] = max(1, min(most, round(n * target / max(spent, 1e-9))))
-    found: dict[str, list[float]] = {name: [] for name in contestants}
-    names = list(contestants)
+    """Time all contestants in turn, in loops of about ``target`` seconds; every rank calls this.
+
+    Short loops in many rounds: whoever else uses the machine spoils some of them and the median does not see it.
+    Calls that are collective take as long as the slowest rank in each round; for others the rounds of all ranks are
+    put together. None: this contestant does not run on this rank.
+    """
+    here = {name: time or (lambda calls: 0.0) for name, time in contestants.items()}
+    calls = {name: _enough(time, ranks, target, collective) for name, time in here.items()}
+    found: dict[str, list[float]] = {name: [] for name in here}
+    names = list(here)
     for turn in range(rounds):
         for i in range(len(names)):
             name = names[(i + turn) % len(names)]
             ranks.together()
-            found[name].append(ranks.slowest(contestants[name](calls[name])) / calls[name])
-    return {name: Timing(each) for name, each in found.items()}
+            found[name].append(here[name](calls[name]) / calls[name])
+    everyone = ranks.gather({name: found[name] for name, time in contestants.items() if time is not None})
+    if collective:
+        return {name: Timing([max(each) for each in zip(*(f[name] for f in everyone))]) for name in names}
+    return {name: Timing([t for f in everyone for t in f.get(name, ())]) for name in names}
+
+
+def _enough(time: Contestant, ranks: Any, target: float, collective: bool) -> int:
+    """How many calls take ``target`` seconds; agreed between the ranks."""
+    time(1)  # warm: compiled, cached, allocated
+    calls = 1
+    while True:
+        ranks.together()
+        spent = max(ranks.gather(time(calls)))
+        if spent > target / 4 or calls >= 100_000:
+            return max(1, round(calls * target / max(spent, target / 4)))
+        calls *= 4
 
 
 @dataclass
@@ -186,8 +186,9 @@ def table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     """Columns as wide as they need; the first to the left, the rest to the right."""
     cells = [[str(c) for c in row] for row in [header, *rows]]
     widths = [max(len(row[i]) for row in cells) for i in range(len(header))]
-    lines = []
-    for row in cells:
-        lines.append("  ".join(c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths))).rstrip())
-    lines.insert(1, "  ".join("-" * w for w in widths))
-    return "\n".join(lines)
+
+    def line(row: Sequence[str]) -> str:
+        first, *rest = (c.rjust(w) if i else c.ljust(w) for i, (c, w) in enumerate(zip(row, widths)))
+        return "  ".join([first, *rest]).rstrip()
+
+    return "\n".join([line(cells[0]), line(["-" * w for w in widths]), *map(line, cells[1:])])
