@@ -35,6 +35,7 @@ from spmdx.mesh import Mesh
 from spmdx.meshes import make_mesh, use_mesh
 from spmdx.op import op
 from spmdx.ops.contract import *
+from spmdx.ops.create import *
 from spmdx.ops.create import full, full_like, ones_like, zeros_like
 from spmdx.ops.elementwise import *
 from spmdx.ops.extremes import *
