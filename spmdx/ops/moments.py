@@ -13,7 +13,7 @@ from spmdx.errors import ArgumentError
 from spmdx.ops import elementwise as e
 from spmdx.ops.axes import several
 from spmdx.ops.place import asarray
-from spmdx.ops.reduce import NARROW, count_nonzero, max, min, sum
+from spmdx.ops.reduce import NARROW, count_nonzero, finished, max, min, sum
 from spmdx.tape import plain
 
 
@@ -57,7 +57,7 @@ def var(
         ddof, correction: NumPy's name and the standard's of the same number.
     """
     x, out, wide = _floating(x, dtype)
-    off = e.subtract(_cast(x, wide), mean(x, axis, wide, True))
+    off = e.subtract(_cast(x, wide), finished(mean(x, axis, wide, True)))
     total = sum(_squared(off), axis, None, keepdims)
     count = _count(x, axis) - (ddof if correction is None else correction)
     result = e.divide(total, count if count > 0 else 0)

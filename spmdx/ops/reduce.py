@@ -109,9 +109,19 @@ def _spread_rule(g: tuple[int, ...], x: tuple[int, ...], axis: tuple[int, ...], 
     return f"{kept}, {full} -> {full}"
 
 
-@op(_spread_rule, arrays=2, linear=((0,),))
+@op("... -> ...")
+def finished(xp: Any, x: Any) -> Any:
+    """The same value, not Partial: for a small operand of an operation that would make a large one Partial with it."""
+    return x
+
+
+finished.vjp(lambda g, out, x: g)
+
+
+@op(_spread_rule, arrays=2)
 def spread(xp: Any, g: Any, like: Any, axis: tuple[int, ...], keepdims: bool) -> Any:
-    """What a reduction over ``axis`` gave, repeated to the shape and placement of ``like``: no memory is used."""
+    """What a reduction over ``axis`` gave, repeated to the shape and placement of ``like``: no memory is used. It is
+    linear, but a Partial is better finished while it is small."""
     return xp.broadcast_to(g if keepdims else xp.expand_dims(g, axis), like.shape)
 
 
@@ -146,7 +156,20 @@ def _extreme(ufunc: Any, which: str, x: Any, axis: tuple[int, ...], keepdims: bo
     return ufunc.reduce(x, axis, None, None, keepdims)
 
 
-@op(over, reduce="max", prepare=partial(_not_empty, "max"))
+def _quick_extreme(name: str, which: str) -> Any:
+    """The same for extremes, which an empty block has none of."""
+
+    def fast(xp: Any, kind: Any, axis: tuple[int, ...], keepdims: bool) -> Any:
+        if keepdims or not isinstance(kind, np.dtype) or kind.kind in "cV":
+            return None
+        ufunc = getattr(xp, name)
+        reduce = ufunc.reduce
+        return lambda x: reduce(x, axis) if x.size else _extreme(ufunc, which, x, axis, False)
+
+    return fast
+
+
+@op(over, reduce="max", prepare=partial(_not_empty, "max"), fast=_quick_extreme("maximum", "max"))
 def max(xp: Any, x: Any, axis: Any = None, keepdims: bool = False) -> Any:
     """Greatest element over dimensions; NaN if there is one. Partial("max") along reduced shards.
 
@@ -155,7 +178,7 @@ def max(xp: Any, x: Any, axis: Any = None, keepdims: bool = False) -> Any:
     return _extreme(xp.maximum, "max", x, axis, keepdims)
 
 
-@op(over, reduce="min", prepare=partial(_not_empty, "min"))
+@op(over, reduce="min", prepare=partial(_not_empty, "min"), fast=_quick_extreme("minimum", "min"))
 def min(xp: Any, x: Any, axis: Any = None, keepdims: bool = False) -> Any:
     """Least element over dimensions; otherwise as :func:`max`."""
     return _extreme(xp.minimum, "min", x, axis, keepdims)

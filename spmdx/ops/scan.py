@@ -18,7 +18,7 @@ from spmdx.ops.axes import names, one
 from spmdx.ops.fit import fit
 from spmdx.ops.moments import logsumexp
 from spmdx.ops.place import asarray
-from spmdx.ops.reduce import NARROW, max, sum
+from spmdx.ops.reduce import NARROW, finished, max, sum
 from spmdx.ops.scatter import check, locate, template
 from spmdx.ops.shape import broadcast_to, common_shape, ravel
 from spmdx.rule import Form
@@ -222,8 +222,10 @@ def _log_softmax(xp: Any, x: Any, axis: int) -> Any:
     return low - xp.log(xp.add.reduce(xp.exp(low), axis, None, None, True))
 
 
-_softmax.vjp(lambda g, out, x, axis: e.multiply(out, e.subtract(g, sum(e.multiply(g, out), axis, None, True))))
-_log_softmax.vjp(lambda g, out, x, axis: e.subtract(g, e.multiply(e.exp(out), sum(g, axis, None, True))))
+_softmax.vjp(
+    lambda g, out, x, axis: e.multiply(out, e.subtract(g, finished(sum(e.multiply(g, out), axis, None, True))))
+)
+_log_softmax.vjp(lambda g, out, x, axis: e.subtract(g, e.multiply(e.exp(out), finished(sum(g, axis, None, True)))))
 
 
 def _in_float(x: Any, axis: int, name: str) -> tuple[Array, int, Any]:
@@ -237,7 +239,7 @@ def _in_float(x: Any, axis: int, name: str) -> tuple[Array, int, Any]:
 
 
 def _whole(x: Array, axis: int) -> bool:
-    """True where the operation on whole lanes is the better one: nothing is divided along there, or there is nothing."""
+    """True where the operation on whole lanes is the better one: lanes are whole, or there are none."""
     return not x.spec.layouts[axis].axes or not x.size
 
 

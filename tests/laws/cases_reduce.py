@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -12,8 +13,18 @@ from spmdx.ops import extremes, moments
 from spmdx.ops import reduce as r
 
 CLOSE = 1e-12
-SHAPES = ((5, 7), (3, 1), (2, 3, 2), (0, 3), (4, 0), ())
-AXES = (None, 0, 1, -1, (0, 1), ())
+WAYS: tuple[tuple[tuple[int, ...], dict[str, Any]], ...] = (
+    ((5, 7), {}),
+    ((5, 7), {"axis": 0}),
+    ((5, 7), {"axis": -1, "keepdims": True}),
+    ((5, 7), {"axis": (0, 1), "keepdims": True}),
+    ((5, 7), {"axis": ()}),
+    ((3, 1), {"axis": 1}),
+    ((2, 3, 2), {"axis": (0, 2)}),
+    ((0, 3), {"axis": 0}),
+    ((4, 0), {"axis": 0}),
+    ((), {}),
+)
 real, integers, bools = values(5, 7), values(5, 7, kind="integer", dtype="int32"), values(5, 7, kind="bool")
 special = values(5, 7, kind="special")
 complexes = values(5, 3, dtype="complex128")
@@ -22,35 +33,26 @@ zeros = values(5, 4) * (values(5, 4, kind="natural") > 1) * (np.arange(5) > 0)[:
 ties = values(5, 7, kind="natural", dtype="float64")
 
 
-def fits(axis: object, shape: tuple[int, ...]) -> bool:
-    """True if an array of this shape has the dimensions, and elements along them."""
-    dims = axis if isinstance(axis, tuple) else () if axis is None else (axis,)
-    return all(-len(shape) <= d < len(shape) for d in dims)
-
-
 def narrow(x: object, dtype: object, function: object, **how: object) -> object:
     """The oracle of float16 and bfloat16: float32 NumPy, rounded."""
     return function(np.asarray(x, np.float32), **how).astype(dtype)
 
 
 CASES: list[Case] = []
-for shape, axis, keepdims in itertools.product(SHAPES, AXES, (False, True)):
-    if not fits(axis, shape) or (keepdims and shape not in ((5, 7), (4, 0))):
-        continue
-    how = {"axis": axis, "keepdims": keepdims}
+for shape, how in WAYS:
     x = values(*shape, kind="unit")
     CASES.append(Case("sum", lambda x, h=how: r.sum(x, **h), lambda x, h=how: np.sum(x, **h), (x,), CLOSE, (0,)))
     CASES.append(Case("prod", lambda x, h=how: r.prod(x, **h), lambda x, h=how: np.prod(x, **h), (x,), CLOSE, (0,)))
     CASES.append(Case("any", lambda x, h=how: r.any(x, **h), lambda x, h=how: np.any(x, **h), (x > 0,)))
     CASES.append(Case("all", lambda x, h=how: r.all(x, **h), lambda x, h=how: np.all(x, **h), (x > -0.9,)))
-    if x.size:
+    if 0 not in shape or shape == (4, 0):
         CASES.append(Case("max", lambda x, h=how: r.max(x, **h), lambda x, h=how: np.max(x, **h), (x,), 0, (0,)))
         CASES.append(Case("min", lambda x, h=how: r.min(x, **h), lambda x, h=how: np.min(x, **h), (x,), 0, (0,)))
         CASES.append(
             Case("sum", lambda x, h=how: moments.mean(x, **h), lambda x, h=how: np.mean(x, **h), (x,), CLOSE, (0,))
         )
 
-for axis in (None, 0, 1, (0, 1)):
+for axis in (None, 1):
     for x in (integers, bools, integers.astype("uint8"), complexes, values(5, 7, dtype="float32")):
         close = {"c": CLOSE, "f": 1e-5}.get(x.dtype.kind, 0)
         CASES.append(Case("sum", lambda x, a=axis: r.sum(x, a), lambda x, a=axis: np.sum(x, a), (x,), close))
@@ -97,8 +99,8 @@ CASES += [
     Case("sum", lambda x: moments.mean(x, 1), lambda x: np.mean(x, 1), (bools,), CLOSE),
 ]
 
-for x, axis, keepdims in itertools.product(
-    (real, integers, bools, special, ties, special.astype(ml_dtypes.bfloat16)), (None, 0, 1), (False, True)
+for x, (axis, keepdims) in itertools.product(
+    (real, bools, special, ties, special.astype(ml_dtypes.bfloat16)), ((None, False), (0, False), (1, True))
 ):
     for name, f, g in (("argmax", extremes.argmax, np.argmax), ("argmin", extremes.argmin, np.argmin)):
         CASES.append(
@@ -114,7 +116,7 @@ for shape, axis in (((0, 3), 1), ((3, 1), 0), ((2, 3, 2), 1), ((1,), 0)):
     CASES.append(Case("argmax", lambda x, a=axis: extremes.argmax(x, a), lambda x, a=axis: np.argmax(x, a), (x,)))
     CASES.append(Case("first_index", lambda x, a=axis: extremes.argmin(x, a), lambda x, a=axis: np.argmin(x, a), (x,)))
 
-for axis in (None, 0, 1, (0, 1)):
+for axis in (None, 1, (0, 1)):
     for shift in (0.0, 1000.0):
         CASES.append(
             Case(
@@ -126,7 +128,7 @@ for axis in (None, 0, 1, (0, 1)):
                 () if shift else (0,),
             )
         )
-    for order in (None, 2, 1, np.inf, -np.inf, 0, 3, 0.5, -1) if axis in (0, 1) else (None,):
+    for order in (None, 2, 1, np.inf, -np.inf, 0, 3, 0.5, -1) if axis == 1 else (None,):
         CASES.append(
             Case(
                 "sum",
@@ -153,6 +155,7 @@ CASES += [
         (infinite,),
         CLOSE,
     ),
+    Case("finished", r.finished, lambda x: x, (real,), 0, (0,)),
     Case(
         "spread",
         lambda g, x: r.spread(g, x, (0,), False),
