@@ -57,7 +57,7 @@ FLOATS: dict[np.dtype[Any], str] = {
     np.dtype(np.float32): "f32",
     np.dtype(np.float64): "f64",
 }
-REDUCED = frozenset(map(np.dtype, (np.int32, np.int64, np.float32, np.float64)))
+REDUCED: frozenset[np.dtype[Any]] = frozenset(map(np.dtype, (np.int32, np.int64, np.float32, np.float64)))
 
 
 def _empty(intervals: Intervals, dtype: np.dtype[Any]) -> Block:
