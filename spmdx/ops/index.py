@@ -226,7 +226,7 @@ class Changes:
 
 def _constant(value: Any, x: Array) -> Array:
     """A NumPy value as an array beside x: numbers take its dtype."""
-    weak = isinstance(value, (bool, int, float, complex))
+    weak = isinstance(value, (bool, int, float)) or (isinstance(value, complex) and x.dtype.kind == "c")
     return constant(np.asarray(value, x.dtype) if weak else np.asarray(value), x.mesh)
 
 
