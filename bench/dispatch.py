@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterator
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -253,28 +254,23 @@ def fresh(libraries: dict[str, Any], ranks: Ranks, report: Report, quick: bool) 
 
 
 def each_fresh(lib: Any, name: str, operation: str, some: range, ranks: Ranks) -> Iterator[float]:
-    sleeps = name == "jax" and ranks.rank > 0
-    if operation == "A[:, :i]":
-        a = lib.array(np.zeros((8, 4096), np.float32))
-        for i in some:
-            ranks.together()
-            start = perf_counter()
-            if not sleeps:
-                out = a[:, : 3000 + i]
-                if name == "jax":
-                    out.block_until_ready()
-            yield perf_counter() - start
-        return
+    """Seconds of each first call, one right after another: everything but the call is made beforehand."""
+    ready: list[Callable[[], Any]] = []
+    a = lib.array(np.zeros((8, 4096), np.float32))
     for i in some:
+        if operation == "A[:, :i]":
+            ready.append(partial(lambda i: a[:, : 3000 + i], i))
+            continue
         columns = 16 + 4 * FRESH.index(operation)
         x, w = (np.ones((n, columns), np.float32) for n in (16 + 2 * i, columns))
-        call = lib.calls(lib.array(x), lib.array(x), lib.replicated(w))[operation]
-        ranks.together()
+        ready.append(lib.calls(lib.array(x), lib.array(x), lib.replicated(w))[operation])
+    ranks.together()
+    for call in ready:
         start = perf_counter()
-        if not sleeps:
-            out = call()
-            if name == "jax":
-                out.block_until_ready()
+        if name != "jax":
+            call()
+        elif ranks.rank == 0:
+            call().block_until_ready()
         yield perf_counter() - start
 
 
