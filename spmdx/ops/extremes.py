@@ -17,6 +17,7 @@ from spmdx.ops.axes import several
 from spmdx.ops.place import asarray
 from spmdx.ops.reduce import left, max, min, over, some
 
+NOTE = "only where the dimension is whole; a divided one is reduced, not gathered"
 NOWHERE = np.iinfo(np.int64).max
 
 
@@ -44,13 +45,13 @@ def _arg(which: str, x: Any, axis: tuple[int, ...], keepdims: bool) -> Any:
     return getattr(x, f"arg{which}")(axis[0] if len(axis) == 1 else None, keepdims=keepdims)
 
 
-@op(_whole, prepare=partial(_one_or_all, "argmax"))
+@op(_whole, prepare=partial(_one_or_all, "argmax"), note=NOTE)
 def _argmax(xp: Any, x: Any, axis: Any = None, keepdims: bool = False) -> Any:
     """The index of the greatest element, where the dimension is whole."""
     return _arg("max", x, axis, keepdims)
 
 
-@op(_whole, prepare=partial(_one_or_all, "argmin"))
+@op(_whole, prepare=partial(_one_or_all, "argmin"), note=NOTE)
 def _argmin(xp: Any, x: Any, axis: Any = None, keepdims: bool = False) -> Any:
     """The index of the least element, where the dimension is whole."""
     return _arg("min", x, axis, keepdims)

@@ -26,6 +26,7 @@ from spmdx.runtime import memory
 from spmdx.tape import plain
 
 NOTE = "moves by re-sharding another dimension, or gathers in 1-D"
+WHOLE = "only where the dimension is whole; a divided one is made of reductions, not gathered"
 
 
 def _along(shape: tuple[int, ...], axis: int, **_: Any) -> str:
@@ -203,7 +204,7 @@ def _cumulative_prod_vjp(g: Array, out: Array, x: Array, axis: int, dtype: Any, 
 # Softmax
 
 
-@op(_along, prepare=partial(_checked, "softmax"))
+@op(_along, prepare=partial(_checked, "softmax"), note=WHOLE)
 def _softmax(xp: Any, x: Any, axis: int) -> Any:
     """exp(x) / sum(exp(x)) along a dimension that is whole."""
     if not x.size:
@@ -213,7 +214,7 @@ def _softmax(xp: Any, x: Any, axis: int) -> Any:
     return powers
 
 
-@op(_along, prepare=partial(_checked, "log_softmax"))
+@op(_along, prepare=partial(_checked, "log_softmax"), note=WHOLE)
 def _log_softmax(xp: Any, x: Any, axis: int) -> Any:
     """x - log(sum(exp(x))) along a dimension that is whole."""
     if not x.size:
