@@ -6,6 +6,7 @@ import importlib
 import inspect
 import sys
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,6 +17,7 @@ import spmdx
 from spmdx.mesh import Mesh
 from spmdx.op import Operation, registry
 from spmdx.ops.place import asarray
+from spmdx.placement import Shard
 from spmdx.rule import Form, parse
 
 LAWS = Path(__file__).parents[1] / "tests" / "laws"
@@ -61,17 +63,11 @@ def examples() -> dict[str, list[Any]]:
 
 def worked(op: Operation, cases: list[Any]) -> tuple[str, list[tuple[int, ...]], str] | None:
     """The rule of one call of an operation, with its shapes and arguments: of an example with a matrix, if there is
-    one, and a result that is not 0-d."""
+    one, and a result that is not 0-d. Some operations are only called where operands are divided."""
     found = None
-    mesh = Mesh(("a",), (1,), None, "sim")
-    for case in sorted(cases, key=lambda case: all(x.ndim != 2 or not x.size for x in case.inputs))[:TRIED]:
-        before = dict(op.entries)
-        op.entries.clear()
-        op.memo.clear()
-        with np.errstate(all="ignore"):
-            case.call(*(asarray(x, mesh=mesh) for x in case.inputs))
-        entry = next(iter(op.entries.values()), None)
-        op.entries.update(before)
+    some = sorted(cases, key=lambda case: all(x.ndim != 2 or not x.size for x in case.inputs))[:TRIED]
+    for divided, case in product((False, True), some):
+        entry = entry_of(op, case, divided)
         if entry is None:
             continue
         shapes = [spec.shape for spec in entry.decision.wanted]
@@ -83,6 +79,21 @@ def worked(op: Operation, cases: list[Any]) -> tuple[str, list[tuple[int, ...]],
         if not text.endswith("->"):
             break
     return found
+
+
+def entry_of(op: Operation, case: Any, divided: bool) -> Any:
+    """What an operation decided when an example was run; None if the example did not come to it."""
+    mesh = Mesh(("a",), (2,), None, "sim")
+    before = dict(op.entries)
+    op.entries.clear()
+    op.memo.clear()
+    with np.errstate(all="ignore"):
+        case.call(
+            *(asarray(x, mesh=mesh, placement={"a": Shard(0)} if divided and x.ndim else {}) for x in case.inputs)
+        )
+    entry = next(iter(op.entries.values()), None)
+    op.entries.update(before)
+    return entry
 
 
 # The table of operations
@@ -198,9 +209,19 @@ GROUPS = (  # heading, and which files' names stand under it
     ("Arrays", ("array", "ops.place", "ops.transfer", "ops.create", "ops.creation")),
     ("Differentiation", ("autodiff",)),
     ("Own operations", ("op", "rule", "decide")),
-    ("Seeing communication", ("debug",)),
+    ("Seeing communication", ("debug", "move")),
     ("Errors", ("errors",)),
 )
+
+
+MORE = {  # of modules that keep their names
+    "Seeing communication": (
+        "function:: spmdx.debug.trace",
+        "class:: spmdx.debug.Trace",
+        "function:: spmdx.debug.explain",
+    ),
+    "Errors": ("module:: spmdx.errors",),
+}
 
 
 def heading(text: str) -> list[str]:
@@ -216,6 +237,7 @@ def reference() -> str:
         if names:
             lines += heading(title)
             lines += [line for name in names for line in entry(name, left.pop(name))]
+        lines += [line for name in MORE.get(title, ()) for line in (f".. auto{name}", "")]
     others: dict[str, list[str]] = {}
     for name, value in left.items():
         others.setdefault(module_of(value), []).append(name)
