@@ -1,5 +1,23 @@
 """spmdx: distributed arrays for NumPy programs. Write for one device, say where arrays live, run on many."""
 
+from ml_dtypes import bfloat16
+from numpy import (
+    bool,
+    complex64,
+    complex128,
+    float16,
+    float32,
+    float64,
+    int8,
+    int16,
+    int32,
+    int64,
+    uint8,
+    uint16,
+    uint32,
+    uint64,
+)
+
 import spmdx.ops.operators as _operators  # attaches operators and methods to Array
 import spmdx.ops.scatter as _scatter  # attaches x.at
 import spmdx.ops.transfer as _transfer  # attaches x.to
@@ -8,28 +26,7 @@ from spmdx import debug, random
 from spmdx.array import Array
 from spmdx.autodiff import custom_vjp, grad, jvp, remat, stop_gradient, value_and_grad, vjp
 from spmdx.debug import explicit
-from spmdx.dtypes import (
-    bfloat16,
-    bool,
-    can_cast,
-    complex64,
-    complex128,
-    finfo,
-    float16,
-    float32,
-    float64,
-    iinfo,
-    int8,
-    int16,
-    int32,
-    int64,
-    isdtype,
-    result_type,
-    uint8,
-    uint16,
-    uint32,
-    uint64,
-)
+from spmdx.dtypes import can_cast, finfo, iinfo, isdtype, result_type
 from spmdx.errors import SpmdxError
 from spmdx.mesh import Mesh
 from spmdx.meshes import make_mesh, use_mesh
