@@ -33,9 +33,7 @@ def mpiexec(n: int, *args: str, timeout: float, **environ: str) -> subprocess.Co
 def test_ranks(n: int, request: pytest.FixtureRequest) -> None:
     """The files that ran on threads, on MPI."""
     chosen = request.config.getoption("markexpr")
-    done = mpiexec(
-        n, "-m", "pytest", "tests/ranks", "-q", "-x", "-p", "no:cacheprovider", "-m", chosen, timeout=580
-    )
+    done = mpiexec(n, "-m", "pytest", "tests/ranks", "-q", "-x", "-p", "no:cacheprovider", "-m", chosen, timeout=580)
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-4000:]
     assert " passed" in done.stdout
     assert done.stdout.count(" passed") == 1, "only rank 0 prints"
@@ -165,7 +163,9 @@ def test_spmdx_world_self_overrules_a_launcher() -> None:
     assert done.stdout.split("\n")[:2] == ["self 1"] * 2
 
 
-@pytest.mark.parametrize(("environ", "want"), [({"SPMDX_THREADS": "3"}, "3"), ({"OMP_NUM_THREADS": "2"}, "2"), ({}, None)])
+@pytest.mark.parametrize(
+    ("environ", "want"), [({"SPMDX_THREADS": "3"}, "3"), ({"OMP_NUM_THREADS": "2"}, "2"), ({}, None)]
+)
 def test_threads_per_rank(environ: dict[str, str], want: str | None) -> None:
     """Cores shared among the ranks of the node, unless told."""
     program = (

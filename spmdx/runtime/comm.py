@@ -83,9 +83,7 @@ class Group(ABC):
             return [_kept(send, out)]
         return self._gather(send, counts, out, "all_gather")
 
-    def all_to_all(
-        self, send: Flat, send_counts: Counts, recv_counts: Counts, out: Flat | None = None
-    ) -> list[Flat]:
+    def all_to_all(self, send: Flat, send_counts: Counts, recv_counts: Counts, out: Flat | None = None) -> list[Flat]:
         """One part of ``send`` to each member, one from each, in member order; ``out`` as in `all_gather`."""
         if self.size == 1:
             return [_kept(send, out)]
@@ -95,7 +93,7 @@ class Group(ABC):
         """This member's part (``counts[rank]`` elements) of the reduction of every member's ``send``."""
         combine(send.dtype, op)
         if self.size == 1:
-            return send.copy()
+            return _own(send)
         mine = [counts[self.rank]] * self.size
         return reduce_ordered(self._exchange(send, counts, mine, None, f"reduce_scatter {op}"), op)
 
@@ -103,7 +101,7 @@ class Group(ABC):
         """The reduction of every member's ``send``, whole, on every member."""
         combine(send.dtype, op)
         if self.size == 1:
-            return send.copy()
+            return _own(send)
         n, p, what = len(send), self.size, f"all_reduce {op}"
         if p * send.nbytes <= SMALL:
             return reduce_ordered(self._gather(send, [n] * p, None, what), op)
@@ -112,6 +110,11 @@ class Group(ABC):
         out = np.empty(n, send.dtype)
         self._gather(mine, counts, out, what)
         return out
+
+
+def _own(send: Flat) -> Flat:
+    out: Flat = send.copy()
+    return out
 
 
 def _kept(send: Flat, out: Flat | None) -> Flat:
@@ -151,10 +154,7 @@ class Comm(ABC, Generic[G]):
     def positions(self, axes: tuple[str, ...]) -> list[int]:
         """Row-major positions in the mesh of this rank's group over ``axes``."""
         sizes = self.mesh.sizes
-        return [
-            int(np.ravel_multi_index(c, sizes)) if sizes else 0
-            for c in self.mesh.members(axes, self.coordinate)
-        ]
+        return [int(np.ravel_multi_index(c, sizes)) if sizes else 0 for c in self.mesh.members(axes, self.coordinate)]
 
 
 C = TypeVar("C", bound=Comm[Any])

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from types import TracebackType
 from typing import Any
 
@@ -27,10 +28,8 @@ def together(rank: int, size: int, abort: Callable[[int], None], watch_exit: boo
     def end(status: int = 1) -> None:
         print(f"spmdx: rank {rank} of {size} failed; ending all ranks", file=sys.stderr)
         for stream in (sys.stdout, sys.stderr):
-            try:
+            with suppress(AttributeError, OSError, ValueError):  # None or closed: the end must come all the same
                 stream.flush()
-            except (AttributeError, OSError, ValueError):
-                pass  # closed, or None: the end must come all the same
         time.sleep(HEARD)
         abort(status)
 

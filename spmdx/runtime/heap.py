@@ -69,7 +69,7 @@ class Heap:
     _promised = 0  # bytes of /dev/shm that this node's ranks have been given, used or not yet
 
     def __init__(self, comm: MPI.Intracomm, sizes: tuple[int, ...]) -> None:
-        node = comm.Split_type(MPI.COMM_TYPE_SHARED)
+        node: Any = comm.Split_type(MPI.COMM_TYPE_SHARED)
         self.views: dict[int, Flat] = {}
         self.regions: dict[int, Region] = {}
         self.crowded = node.size > (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1)
@@ -82,7 +82,8 @@ class Heap:
         places = node.group.Translate_ranks(list(range(node.size)), comm.group)
         for rank, place in enumerate(places):
             memory, _ = self.window.Shared_query(rank)
-            self.views[place] = np.frombuffer(memory, np.uint8)
+            shared: Any = memory
+            self.views[place] = np.frombuffer(shared, np.uint8)
         self.regions = divide(each, sizes)
         mine = self.views[comm.rank]
         mine[: min((r.stages[0] for r in self.regions.values()), default=0)] = 0

@@ -12,7 +12,8 @@ import mpi4py
 import numpy as np
 
 from spmdx.mesh import Mesh
-from spmdx.runtime.comm import Comm, Counts, Flat, Group, World, cut
+from spmdx.runtime.comm import Comm, Counts, Group, World, cut
+from spmdx.runtime.reduction import Flat
 
 try:
     from spmdx.runtime.kernels import end_together, set_threads
@@ -23,7 +24,7 @@ LOADED_BEFORE = "mpi4py.MPI" in sys.modules
 if not LOADED_BEFORE:
     mpi4py.rc.finalize = False  # MPI's end is ours, for it depends on the exit status
 
-from mpi4py import MPI  # noqa: E402 - after the line above
+from mpi4py import MPI as MPI  # noqa: E402 - after the line above
 
 LARGE_COUNTS: bool = MPI.Get_version() >= (4, 0)  # before MPI 4 a count is a C int
 LARGEST = 2**31 - 1
@@ -34,7 +35,7 @@ GroupT = TypeVar("GroupT", bound=Group)
 
 
 def _take_the_end() -> bool:
-    """Finalize MPI at the exit of this process, or abort every rank where its status is not 0. False: the first only."""
+    """Finalize MPI when this process ends, or abort every rank where its status is not 0: True if both are done."""
     if LOADED_BEFORE:
         return False  # mpi4py finalizes
     try:

@@ -39,9 +39,7 @@ def combine(dtype: np.dtype[Any], op: str) -> Callable[..., Any]:
     if op not in OPS:
         raise ArgumentError(f"there is no reduction {op!r}.", 'op="sum", "prod", "min" or "max"')
     if dtype.kind == "c" and op in ("min", "max"):
-        raise DtypeError(
-            f"{op} of {dtype.name} is not defined: complex numbers have no order.", f"{op}(abs(x))"
-        )
+        raise DtypeError(f"{op} of {dtype.name} is not defined: complex numbers have no order.", f"{op}(abs(x))")
     if dtype.kind == "c" and op == "prod":
         return _complex_product
     return LOGICAL[op] if dtype.kind == "b" else OPS[op]

@@ -22,10 +22,10 @@ from numpy.typing import DTypeLike
 
 from spmdx.errors import RanksDisagree
 from spmdx.mesh import Mesh
-from spmdx.runtime.comm import Comm, Counts, Flat, Group, cut
+from spmdx.runtime.comm import Comm, Counts, Group, cut
 from spmdx.runtime.heap import LINE, Heap, Region
 from spmdx.runtime.mpi import MPIComm, MPIGroup, MPIWorld
-from spmdx.runtime.reduction import combine, reduce_ordered
+from spmdx.runtime.reduction import Flat, combine, reduce_ordered
 
 try:
     from spmdx.runtime.kernels import arrive_and_wait
@@ -55,9 +55,7 @@ class SharedGroup(Group):
         control = self.views[0][region.control :]
         self._slots = control[:slots]
         table = self.size * region.row * 8
-        self._tables = [
-            memoryview(control[slots + i * table : slots + (i + 1) * table]).cast("q") for i in (0, 1)
-        ]
+        self._tables = [control[slots + i * table : slots + (i + 1) * table].data.cast("q") for i in (0, 1)]
         self._bytes = [t.cast("B") for t in self._tables]
         self._whole = (0,) * (self.size + 1)  # the offsets of a message that is for everyone
         self._header = struct.Struct(f"{self.size + 4}q")
@@ -130,10 +128,7 @@ class SharedGroup(Group):
 
     def _is_small(self, rows: Rows) -> bool:
         """All that was brought lies in shared memory, and is so little that MPI cannot be faster."""
-        for row in rows:
-            if row[PLACE] < 0 or row[BYTES] > self.small:
-                return False
-        return True
+        return all(row[BYTES] <= self.small and row[PLACE] >= 0 for row in rows)
 
     def _either(self, verb: str, rows: Rows, mpi: Callable[[], T], shared: Callable[[], T]) -> T:
         """A large message's result by the faster way; the first time in this size class both are tried."""
@@ -194,8 +189,6 @@ class SharedGroup(Group):
     def reduce_scatter(self, send: Flat, counts: Counts, op: str) -> Flat:
         """This member's part of the reduction, read from where the others' data lie."""
         combine(send.dtype, op)
-        if self.size == 1:
-            return send.copy()
         rows = self._open(f"reduce_scatter {op}", send, counts, _offsets(counts, send.itemsize))
         if self._is_small(rows):
             return self._reduce(cut(send, counts), rows, counts, op)
@@ -209,8 +202,6 @@ class SharedGroup(Group):
     def all_reduce(self, send: Flat, op: str) -> Flat:
         """The whole reduction on every member, in a pipeline of pieces."""
         combine(send.dtype, op)
-        if self.size == 1:
-            return send.copy()
         n = len(send)
         rows = self._open(f"all_reduce {op}", send, (n,), self._whole)
         if self._is_small(rows):
@@ -250,9 +241,7 @@ class SharedGroup(Group):
                 parts.append(self.views[i][start : start + counts[i] * dtype.itemsize].view(dtype))
         return parts
 
-    def _read(
-        self, sends: list[Flat], rows: Rows, counts: Counts, out: Flat | None, whole: bool
-    ) -> list[Flat]:
+    def _read(self, sends: list[Flat], rows: Rows, counts: Counts, out: Flat | None, whole: bool) -> list[Flat]:
         """The parts for this member: views where they lie, or copies in ``out``."""
         if all(row[PLACE] >= 0 for row in rows):
             parts = self._in_place(sends, rows, counts, whole)
@@ -313,10 +302,8 @@ class SharedGroup(Group):
                 if i == me:
                     parts.append(mine[i][start : start + length])
                     continue
-                if place >= 0:
-                    at = place + offset + start
-                else:
-                    at = stage if whole else stage + me * piece
+                own = stage if whole else stage + me * piece
+                at = place + offset + start if place >= 0 else own
                 parts.append(self.views[i][at : at + length])
             yield start, parts
 

@@ -17,8 +17,8 @@ import numpy as np
 from spmdx import context
 from spmdx.errors import RanksDisagree
 from spmdx.mesh import Mesh
-from spmdx.runtime.comm import Comm, Counts, Flat, Group, World, cut
-from spmdx.runtime.reduction import combine
+from spmdx.runtime.comm import Comm, Counts, Group, World, cut
+from spmdx.runtime.reduction import Flat
 
 
 class Broken(RanksDisagree):

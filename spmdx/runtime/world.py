@@ -12,7 +12,8 @@ import numpy as np
 from spmdx import context
 from spmdx.errors import WorldError
 from spmdx.mesh import Mesh
-from spmdx.runtime.comm import Comm, Counts, Flat, Group, World
+from spmdx.runtime.comm import Comm, Counts, Group, World
+from spmdx.runtime.reduction import Flat
 
 
 class Launched(NamedTuple):

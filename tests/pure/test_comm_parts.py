@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -80,6 +82,6 @@ def test_regions_of_a_heap_do_not_overlap(total: int, sizes: tuple[int, ...]) ->
         used += [(start, start + region.room) for start in region.messages]
         assert region.piece % 64 == 0 and region.row >= p + 4
     used.sort()
-    assert all(start >= end for (_, end), (start, _) in zip(used, used[1:]))
+    assert all(start >= end for (_, end), (start, _) in pairwise(used))
     assert not used or used[-1][1] <= total
     assert used or total < 2**28

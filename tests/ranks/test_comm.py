@@ -15,8 +15,8 @@ from spmdx.mesh import Mesh
 DTYPES = [
     np.dtype(t)
     for t in (
-        *("bool int8 uint8 int16 uint16 int32 uint32 int64 uint64".split()),
-        *("float16 float32 float64 complex64 complex128".split()),
+        *["bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"],
+        *["float16", "float32", "float64", "complex64", "complex128"],
         ml_dtypes.bfloat16,
     )
 ]
