@@ -22,7 +22,7 @@ import spmdx.ops.operators as _operators  # attaches operators and methods to Ar
 import spmdx.ops.scatter as _scatter  # attaches x.at
 import spmdx.ops.transfer as _transfer  # attaches x.to
 import spmdx.runtime.world as _world  # names the function that finds the ranks
-from spmdx import debug, random
+from spmdx import debug, random, testing
 from spmdx.array import Array
 from spmdx.autodiff import custom_vjp, grad, jvp, remat, stop_gradient, value_and_grad, vjp
 from spmdx.debug import explicit
