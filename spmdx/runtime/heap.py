@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from mpi4py import MPI
 
+from spmdx.runtime.mpi import MPI
 from spmdx.runtime.reduction import Flat
 
 SHARE = 8  # a mesh takes at most this part of the shared memory that is free
@@ -72,7 +72,9 @@ class Heap:
         node: Any = comm.Split_type(MPI.COMM_TYPE_SHARED)
         self.views: dict[int, Flat] = {}
         self.regions: dict[int, Region] = {}
-        self.crowded = node.size > (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1)
+        mine_only: set[int] = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else {0}
+        cores: set[int] = set().union(*node.allgather(mine_only))  # a launcher may bind each rank to its own
+        self.crowded = node.size > len(cores)
         each = node.bcast(self._affordable(node.size) if node.rank == 0 else 0)
         if node.size == 1 or each < LEAST:
             return
