@@ -1,0 +1,92 @@
+"""Creation: every placement holds NumPy's bits (exact)."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import spmdx as sx
+from spmdx.errors import ArgumentError, DtypeError, ShapeError
+from spmdx.mesh import Mesh
+from spmdx.ops import create
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "laws"))
+from placements import holds, specs
+
+MESHES = [Mesh(("a",), (3,), None, "sim"), Mesh(("a", "b"), (2, 2), None, "sim")]
+
+
+def same(make: Any, want: Any) -> None:
+    """Equal bits wherever the pieces lie."""
+    want = np.asarray(want)
+    for mesh in MESHES:
+        for spec in specs(mesh, want.shape, want.dtype, ("sum", "max"), ("default", "ragged", "interleaved")):
+            if isinstance(spec.placement, sx.P):
+                continue
+            made = make(mesh=mesh, placement=spec.placement)
+            assert made.spec is spec
+            assert holds(spec, made._block, want), spec
+
+
+@pytest.mark.parametrize("dtype", [None, "float32", "float16", "int32", "complex64"])
+@pytest.mark.parametrize(
+    "args", [(7,), (0,), (2, 9, 3), (9, 2, -2), (0.1, 1.3, 0.1), (-3.7, 2, 0.3), (1e4, 1e4 + 20, 1.1), (3, 1)]
+)
+def test_arange(args: Any, dtype: Any) -> None:
+    same(lambda **where: create.arange(*args, dtype=dtype, **where), np.arange(*args, dtype=dtype))
+
+
+@pytest.mark.parametrize("dtype", [None, "float32", "int64", "complex128"])
+@pytest.mark.parametrize("endpoint", [True, False])
+@pytest.mark.parametrize("args", [(0.3, 2.7, 11), (5, 5, 3), (1, 2, 1), (1, 2, 0), (-3, 3.3, 13), (0, 5e-324, 5)])
+def test_linspace(args: Any, endpoint: bool, dtype: Any) -> None:
+    want = np.linspace(*args, endpoint=endpoint, dtype=dtype)
+    same(lambda **where: create.linspace(*args, endpoint=endpoint, dtype=dtype, **where), want)
+
+
+def test_long_ranges() -> None:
+    for dtype in ("float64", "float32"):
+        want = np.arange(0.1, 3000, 0.1, dtype=dtype)
+        assert create.arange(0.1, 3000, 0.1, dtype=dtype).numpy().tobytes() == want.tobytes()
+    assert create.linspace(0.1, 3000, 99999).numpy().tobytes() == np.linspace(0.1, 3000, 99999).tobytes()
+
+
+@pytest.mark.parametrize(("rows", "columns", "k"), [(5, 7, 0), (5, None, 1), (3, 8, -2), (0, 3, 0), (4, 4, 9)])
+def test_matrices(rows: int, columns: int | None, k: int) -> None:
+    same(lambda **where: create.eye(rows, columns, k=k, **where), np.eye(rows, columns, k=k))
+    same(lambda **where: create.tri(rows, columns, k, dtype=int, **where), np.tri(rows, columns, k, dtype=int))
+
+
+def test_filled() -> None:
+    same(lambda **where: create.zeros((5, 3), **where), np.zeros((5, 3)))
+    same(lambda **where: create.ones(4, dtype="float32", **where), np.ones(4, "float32"))
+    same(lambda **where: create.full((5,), True, **where), np.full(5, True))
+    same(lambda **where: create.identity(3, **where), np.identity(3))
+
+
+def test_like_keeps_the_placement_and_finishes_partials() -> None:
+    x = create.ones((5, 3), mesh=MESHES[1], placement={"a": sx.Shard(0), "b": sx.Partial("sum")}, dtype="int32")
+    assert create.zeros_like(x).placement == {"a": sx.Shard(0), "b": sx.Replicate()}
+    assert create.full_like(x, 2.5, dtype=float).dtype == np.float64
+    assert create.empty_like(x).dtype == np.int32
+
+
+@pytest.mark.parametrize(
+    ("act", "error", "says"),
+    [
+        (lambda: create.arange(1, 2, 0), ArgumentError, "the step cannot be 0"),
+        (lambda: create.zeros((-1,)), ShapeError, "no negative sizes"),
+        (lambda: create.zeros(3, dtype=object), DtypeError, "got dtype object"),
+        (lambda: create.linspace(0, 1, -1), ArgumentError, "num is 0 or more"),
+        (lambda: create.tril(create.ones(3)), ShapeError, "at least 2 dimensions"),
+        (lambda: create.one_hot(create.ones(3), 3), DtypeError, "one_hot takes integers; got dtype float64"),
+    ],
+)
+def test_errors_say_what_is_wrong(act: Any, error: Any, says: str) -> None:
+    with pytest.raises(error) as raised:
+        act()
+    assert says in str(raised.value)
