@@ -17,14 +17,13 @@ from typing import TypeVar
 from weakref import ref
 
 import numpy as np
-from mpi4py import MPI
 from numpy.typing import DTypeLike
 
 from spmdx.errors import RanksDisagree
 from spmdx.mesh import Mesh
 from spmdx.runtime.comm import Comm, Counts, Group, cut
 from spmdx.runtime.heap import LINE, Heap, Region
-from spmdx.runtime.mpi import MPIComm, MPIGroup, MPIWorld
+from spmdx.runtime.mpi import MPI, MPIComm, MPIGroup, MPIWorld
 from spmdx.runtime.reduction import Flat, combine, reduce_ordered
 
 try:
