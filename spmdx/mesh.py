@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from functools import cached_property
+from threading import Lock
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -15,6 +17,8 @@ DEVICES = ("cpu", "cuda", "sim")
 Coordinate = tuple[int, ...]
 
 _interned: WeakValueDictionary[tuple[Any, ...], Mesh] = WeakValueDictionary()
+_lock = Lock()
+_recent: deque[Mesh] = deque(maxlen=256)  # kept alive, so that a program's meshes are not made at every call
 
 
 class Mesh:
@@ -39,7 +43,9 @@ class Mesh:
             _validate(names, sizes, members, device)
             found = super().__new__(cls)
             found.axis_names, found.sizes, found.ranks, found.device = names, sizes, members, device
-            found = _interned.setdefault(key, found)
+            with _lock:  # thread ranks make equal meshes at once, and must get one object
+                found = _interned.setdefault(key, found)
+                _recent.append(found)
         return found
 
     @cached_property

@@ -10,6 +10,7 @@ from typing import Any
 from spmdx import context
 from spmdx.errors import MeshError
 from spmdx.mesh import Mesh
+from spmdx.runtime import memory
 
 
 def make_mesh(
@@ -30,10 +31,10 @@ def make_mesh(
     Raises:
         MeshError: sizes that do not multiply to the number of ranks, reserved names, no such device.
 
-    No communication.
+    No communication, but for one all-gather over ``comm`` where that is given.
     """
     if device == "cuda":
-        _need_gpu()
+        memory.need_gpu()
     if comm is not None:
         if ranks is not None:
             raise MeshError("make_mesh takes ranks or a communicator, not both.")
@@ -64,22 +65,8 @@ def _sizes(axes: dict[str, int], count: int) -> dict[str, int]:
 
 
 def _world_ranks(comm: Any) -> list[int]:
-    from mpi4py import MPI  # only where a communicator was given
-
-    mine = comm.Get_group()
-    return list(mine.Translate_ranks(list(range(mine.Get_size())), MPI.COMM_WORLD.Get_group()))
-
-
-def _need_gpu() -> None:
-    try:
-        import cupy
-
-        count = cupy.cuda.runtime.getDeviceCount()
-    except Exception as error:  # CuPy is not installed, or finds no driver: one clear error for all of it
-        raise MeshError(f'device="cuda" needs CuPy and a GPU: {error}.', 'device="cpu"') from None
-    if not count:
-        raise MeshError('device="cuda" needs a GPU; CuPy finds none.', 'device="cpu"')
-    raise MeshError('device="cuda" is not there yet: blocks are NumPy arrays.', 'device="cpu"')
+    """The ranks of an mpi4py communicator, as the world numbers them: its members tell one another."""
+    return [int(r) for r in comm.allgather(context.world().rank)]
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Mapping
 from functools import lru_cache
 from itertools import accumulate
@@ -46,6 +47,7 @@ def _starts(sizes: tuple[int, ...]) -> tuple[int, ...]:
 
 _interned: WeakValueDictionary[tuple[Any, ...], Spec] = WeakValueDictionary()
 _lock = Lock()
+_recent: deque[Spec] = deque(maxlen=4096)  # kept alive, so that a program's specs are not made at every call
 
 
 class Spec:
@@ -82,6 +84,7 @@ class Spec:
             found.partial, found.op, found.ndim, found._geometry = partial, op, len(shape), {}
             with _lock:  # thread ranks make equal specs at once, and must get one object
                 found = _interned.setdefault(key, found)
+                _recent.append(found)
         return found
 
     # Where the pieces lie

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from spmdx.errors import MeshError
+
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 
@@ -41,6 +43,23 @@ def filled_like(block: Any, op: str | None) -> Any:
             return type(block)(0) if isinstance(block, (bool, int)) else type(block)(-0.0)
         return identity(np.asarray(block).dtype, op).item()
     return filled(block.shape, block.dtype, op)
+
+
+def need_gpu() -> None:
+    """Say clearly that blocks cannot lie on a GPU here.
+
+    Raises:
+        MeshError: always, until blocks on GPUs are there; with the reason where CuPy or a GPU is missing already.
+    """
+    reason = "blocks on GPUs are not there yet"
+    try:
+        import cupy
+
+        if not cupy.cuda.runtime.getDeviceCount():
+            reason = "CuPy finds no GPU"
+    except Exception as error:  # CuPy is not installed, or finds no driver: one clear error for all of it
+        reason = f"it needs CuPy and a GPU ({error})"
+    raise MeshError(f'device="cuda" cannot be used: {reason}.', 'device="cpu"')
 
 
 def users_line() -> str:

