@@ -20,8 +20,9 @@ ELSEWHERE = re.compile(r"#|module load |pip install |srun ")  # commands of clus
 NAMES = [str(page.relative_to(pages.DOCS)) for page in pages.pages()]
 SESSIONS = [(name, *session) for name in NAMES for session in pages.sessions((pages.DOCS / name).read_text())]
 
-sys.path.insert(0, str(pages.DOCS))
+sys.path[:0] = [str(pages.DOCS), str(pages.ROOT / "tests" / "pure")]
 import tables  # noqa: E402
+import test_floors  # noqa: E402
 
 
 @pytest.mark.parametrize("name", [n for n in NAMES if pages.with_outputs((pages.DOCS / n).read_text())])
@@ -80,14 +81,25 @@ def test_the_reference_is_complete() -> None:
             assert inspect.getdoc(value), f"{name} has no docstring"
 
 
-def test_the_architecture_names_every_file() -> None:
+def floors_told() -> dict[str, int]:
+    """The files and folders in the architecture's table of floors, each with its floor."""
     text = (pages.DOCS / "architecture.rst").read_text()
-    package = pages.ROOT / "spmdx"
-    for path in package.rglob("*.py"):
-        name = path.relative_to(package).as_posix()
-        folder = name.split("/")[0] + "/"
-        grouped = "/" in name and f"``{folder}``" in text
-        assert grouped or f"``{name}``" in text or name.endswith("/__init__.py"), f"architecture.rst leaves out {name}"
+    found, floor = {}, -1
+    for head, name in re.findall(r"^   \* - ?(.*)\n     - ``([\w/.]+)``$", text, re.MULTILINE):
+        floor = int(head.split()[0]) if head else floor
+        found[name] = floor
+    return found
+
+
+@pytest.mark.parametrize("file", test_floors.files())
+def test_the_architecture_has_every_file_on_its_floor(file: str) -> None:
+    told, place = floors_told(), test_floors.place(file)
+    name = file if file in told else file.partition("/")[0] + "/"
+    if file.endswith("/__init__.py") and name not in told:
+        return  # of a folder whose files are named
+    assert name in told, f"architecture.rst leaves out {file}"
+    assert place is not None
+    assert told[name] == place.floor, f"{file} is on floor {place.floor}"
 
 
 def test_sphinx_has_no_complaint(tmp_path: Path) -> None:
