@@ -191,7 +191,11 @@ class Changes:
         """x with the greater of element and value."""
         return self._change(values, "max")
 
-    def _change(self, values: Any, how: str) -> Any:
+    def _change(self, values: Any, how: str) -> Array:
+        changed: Array = self._changed(values, how)
+        return changed
+
+    def _changed(self, values: Any, how: str) -> Any:
         x, key = self.x, basic(self.index)
         if key is not None:
             index = resolve(x.shape, key)

@@ -7,6 +7,7 @@ dimensions stand at ``at`` in the result of gather and in the values of the othe
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -113,10 +114,26 @@ def accumulate(xp: Any, bounds: Any, *operands: Any, dims: Any, at: int, lengths
     the shape and placement of the result, the values, and the index arrays."""
     _, values, *indices = operands
     narrow = values.dtype.itemsize == 2 and values.dtype.kind in "fV"
-    out = xp.zeros(bounds.shape, xp.float32 if narrow else values.dtype)
-    add = xp.logical_or if values.dtype.kind == "b" else xp.add
-    _at(add.at, out, values, indices, bounds.output, dims, at, lengths)
-    return out.astype(values.dtype, copy=False)
+    local, inside = _located(indices, [bounds.output[d] for d in dims], lengths, dims)
+    own = [bounds.shape[d] for d in dims]
+    rest = [n for d, n in enumerate(bounds.shape) if d not in dims]
+    out = xp.zeros((math.prod(own), math.prod(rest)), xp.float32 if narrow else values.dtype)
+    if out.size:
+        ndim = values.ndim - len(rest)
+        front = xp.moveaxis(values, range(at, at + ndim), range(ndim))[inside]
+        rows = np.ravel_multi_index([i[inside] for i in local], own)
+        _add_rows(xp, out, rows, front.reshape(len(rows), out.shape[1]).astype(out.dtype, copy=False))
+    return xp.moveaxis(out.reshape(own + rest), range(len(dims)), dims).astype(values.dtype, copy=False)
+
+
+def _add_rows(xp: Any, out: Any, rows: Any, values: Any) -> None:
+    """``out[rows[i]] += values[i]`` in order, by flat indices: add.at is seven times slower on whole rows."""
+    add = xp.logical_or if out.dtype.kind == "b" else xp.add
+    width = out.shape[1]
+    several = max(1, 2**20 // width)  # rows at a time, so that the indices stay small
+    for start in range(0, len(rows), several):
+        some = slice(start, start + several)
+        add.at(out.reshape(-1), (rows[some, None] * width + xp.arange(width)).ravel(), values[some].ravel())
 
 
 def _at(
