@@ -42,6 +42,14 @@ def generate(app: Any) -> None:
             path.write_text(text)
 
 
+def keep_colons(app: Any, what: str, name: str, value: Any, options: Any, lines: list[str]) -> None:
+    """A property's docstring is a sentence. Napoleon reads its first line as "type: text", so that is made empty: a
+    backslash at the end of a line stands for nothing."""
+    if what == "property":
+        lines.insert(0, "\\")
+
+
 def setup(app: Any) -> None:
     """Called by Sphinx."""
     app.connect("builder-inited", generate)
+    app.connect("autodoc-process-docstring", keep_colons, priority=400)  # before napoleon, which has 500
