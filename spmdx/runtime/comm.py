@@ -16,7 +16,8 @@ from numpy.typing import DTypeLike
 
 from spmdx.errors import MeshError
 from spmdx.mesh import Mesh
-from spmdx.runtime.reduction import Flat, combine, reduce_ordered
+from spmdx.runtime.pool import Flat, take
+from spmdx.runtime.reduction import combine, reduce_ordered
 
 SMALL = 64 * 1024  # bytes of all members together: up to here an all-reduce is one all-gather, beyond it two steps
 
@@ -107,7 +108,7 @@ class Group(ABC):
             return reduce_ordered(self._gather(send, [n] * p, None, what), op)
         counts = near_equal(n, p)
         mine = reduce_ordered(self._exchange(send, counts, [counts[self.rank]] * p, None, what), op)
-        out = np.empty(n, send.dtype)
+        out = take(n, send.dtype)
         self._gather(mine, counts, out, what)
         return out
 

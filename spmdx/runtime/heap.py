@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from spmdx.runtime.mpi import MPI
-from spmdx.runtime.reduction import Flat
+from spmdx.runtime.pool import Flat
 
 SHARE = 8  # a mesh takes at most this part of the shared memory that is free
 LARGEST = 2**28  # and a rank at most these bytes of it

@@ -13,7 +13,7 @@ import numpy as np
 
 from spmdx.mesh import Mesh
 from spmdx.runtime.comm import Comm, Counts, Group, World, cut
-from spmdx.runtime.reduction import Flat
+from spmdx.runtime.pool import Flat, take
 
 try:
     from spmdx.runtime.kernels import end_together, set_threads
@@ -29,7 +29,6 @@ from mpi4py import MPI as MPI  # noqa: E402 - after the line above
 LARGE_COUNTS: bool = MPI.Get_version() >= (4, 0)  # before MPI 4 a count is a C int
 LARGEST = 2**31 - 1
 PIECE = 2**30  # bytes of one message where counts are C ints
-KEPT = 2**28  # bytes of receive memory that a communicator keeps from one collective to the next
 
 GroupT = TypeVar("GroupT", bound=Group)
 
@@ -58,33 +57,17 @@ def library() -> str:
     return MPI.Get_library_version().split("\n")[0].split(",")[0].strip(" \0").replace("\t", " ")
 
 
-class Scratch:
-    """Receive memory of one communicator: what is handed out is good until it is asked again."""
-
-    def __init__(self) -> None:
-        self._memory = np.empty(0, np.uint8)
-
-    def take(self, count: int, dtype: np.dtype[Any]) -> Flat:
-        """A flat array of ``count`` elements."""
-        nbytes = count * dtype.itemsize
-        if nbytes > KEPT:
-            return np.empty(count, dtype)
-        if nbytes > self._memory.size:
-            self._memory = np.empty(min(KEPT, 2 * nbytes), np.uint8)
-        return self._memory[:nbytes].view(dtype)
-
-
 class MPIGroup(Group):
     """One MPI communicator."""
 
-    def __init__(self, comm: MPI.Intracomm, scratch: Scratch) -> None:
-        self.comm, self.scratch = comm, scratch
+    def __init__(self, comm: MPI.Intracomm) -> None:
+        self.comm = comm
         self.rank, self.size = comm.rank, comm.size
 
     def _gather(self, send: Flat, counts: Counts, out: Flat | None, what: str) -> list[Flat]:
         dtype = send.dtype
         if out is None:
-            out = self.scratch.take(sum(counts), dtype)
+            out = take(sum(counts), dtype)
         source, target = send.view(np.uint8), out.view(np.uint8)
         if not LARGE_COUNTS and out.nbytes > LARGEST:
             self._by_pieces([source] * self.size, cut(target, [n * dtype.itemsize for n in counts]))
@@ -97,17 +80,22 @@ class MPIGroup(Group):
     def _exchange(
         self, send: Flat, send_counts: Counts, recv_counts: Counts, out: Flat | None, what: str
     ) -> list[Flat]:
+        alike = what != "all_to_all" and min(send_counts) == max(send_counts)  # a reduction's are the same everywhere
+        return self.exchange(send, send_counts, recv_counts, out, alike)
+
+    def exchange(
+        self, send: Flat, send_counts: Counts, recv_counts: Counts, out: Flat | None, alike: bool
+    ) -> list[Flat]:
+        """All to all; ``alike``: all parts of all ranks are known to have one size, for which MPI is faster."""
         dtype = send.dtype
         if out is None:
-            out = self.scratch.take(sum(recv_counts), dtype)
+            out = take(sum(recv_counts), dtype)
         source, target = send.view(np.uint8), out.view(np.uint8)
         sends, receives = ([n * dtype.itemsize for n in counts] for counts in (send_counts, recv_counts))
-        if not LARGE_COUNTS and what == "all_to_all":
-            # Only this rank knows its sizes: some other may have to go by pieces, so all do.
+        if not LARGE_COUNTS and not (alike and self.size * max(sends) <= LARGEST):
+            # Other ranks' sizes are unknown, and one that has to go by pieces needs all to.
             self._by_pieces(cut(source, sends), cut(target, receives))
-        elif not LARGE_COUNTS and max(sum(sends), self.size * max(sends)) > LARGEST:
-            self._by_pieces(cut(source, sends), cut(target, receives))
-        elif what != "all_to_all" and min(sends) == max(sends):  # a reduction: the same sizes on every rank
+        elif alike:
             self.comm.Alltoall(source, target)
         else:
             self.comm.Alltoallv([source, sends], [target, receives])
@@ -152,7 +140,6 @@ class MPIComm(Comm[GroupT]):
 
     def __init__(self, mesh: Mesh, rank: int, parent: MPI.Intracomm) -> None:
         super().__init__(mesh, rank)
-        self.scratch = Scratch()
         self.comm = _sub(parent, list(mesh.ranks))
 
     def sub(self, positions: list[int]) -> MPI.Intracomm:
@@ -162,7 +149,7 @@ class MPIComm(Comm[GroupT]):
 
 class PlainComm(MPIComm[MPIGroup]):
     def _make(self, axes: tuple[str, ...], positions: list[int]) -> MPIGroup:
-        return MPIGroup(self.sub(positions), self.scratch)
+        return MPIGroup(self.sub(positions))
 
 
 def _sub(parent: MPI.Intracomm, ranks: list[int]) -> MPI.Intracomm:

@@ -10,9 +10,9 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-from numpy.typing import NDArray
 
 from spmdx.errors import ArgumentError, DtypeError
+from spmdx.runtime.pool import Flat, take
 
 try:
     from spmdx.runtime import kernels
@@ -20,8 +20,6 @@ except ImportError:  # the compiled module is missing
     COMPILED: frozenset[np.dtype[Any]] = frozenset()
 else:
     COMPILED = kernels.REDUCED
-
-Flat = NDArray[Any]
 
 OPS: dict[str, np.ufunc] = {"sum": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum}
 LOGICAL: dict[str, np.ufunc] = {
@@ -63,7 +61,7 @@ def reduce_ordered(parts: Sequence[Flat], op: str, out: Flat | None = None) -> F
     dtype = first.dtype
     ufunc = combine(dtype, op)
     if out is None:
-        out = np.empty(len(first), dtype)
+        out = take(len(first), dtype)
     if len(parts) == 1:
         out[...] = first
         return out

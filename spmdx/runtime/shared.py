@@ -24,7 +24,8 @@ from spmdx.mesh import Mesh
 from spmdx.runtime.comm import Comm, Counts, Group, cut
 from spmdx.runtime.heap import LINE, Heap, Region
 from spmdx.runtime.mpi import MPI, MPIComm, MPIGroup, MPIWorld
-from spmdx.runtime.reduction import Flat, combine, reduce_ordered
+from spmdx.runtime.pool import Flat, take
+from spmdx.runtime.reduction import combine, reduce_ordered
 
 try:
     from spmdx.runtime.kernels import arrive_and_wait
@@ -181,7 +182,7 @@ class SharedGroup(Group):
         return self._either(
             what,
             rows,
-            lambda: self.plain._exchange(send, send_counts, recv_counts, out, what),
+            lambda: self.plain.exchange(send, send_counts, recv_counts, out, _alike(rows)),
             lambda: self._read(cut(send, send_counts), rows, recv_counts, out, False),
         )
 
@@ -251,7 +252,7 @@ class SharedGroup(Group):
                 view[...] = part
             return views
         if out is None:
-            out = self.plain.scratch.take(sum(counts), sends[0].dtype)
+            out = take(sum(counts), sends[0].dtype)
         targets = cut(out, counts)
         raw = [target.view(np.uint8) for target in targets]
         for start, parts in self._steps(sends, rows, whole):
@@ -263,7 +264,7 @@ class SharedGroup(Group):
         n, dtype = counts[self.rank], sends[0].dtype
         if all(row[PLACE] >= 0 for row in rows):
             return reduce_ordered(self._in_place(sends, rows, [n] * self.size, False), op)
-        out = np.empty(n, dtype)
+        out = take(n, dtype)
         for start, parts in self._steps(sends, rows, False):
             first = start // dtype.itemsize
             target = out[first : first + self.piece // dtype.itemsize]
@@ -315,7 +316,7 @@ class SharedGroup(Group):
         n, dtype, p, me = len(send), send.dtype, self.size, self.rank
         item, piece, stages = dtype.itemsize, self.piece, self.region.stages
         step = piece // item
-        out = np.empty(n, dtype)
+        out = take(n, dtype)
         places = [row[PLACE] for row in rows]
 
         def bounds(chunk: int, member: int) -> tuple[int, int]:
@@ -366,6 +367,12 @@ class SharedGroup(Group):
         return out
 
 
+def _alike(rows: Rows) -> bool:
+    """Every part that any member sends has the same size: seen alike by all."""
+    first = rows[0][OFFSETS + 1]
+    return all(row[k + 1] - row[k] == first for row in rows for k in range(OFFSETS, OFFSETS + len(rows)))
+
+
 def _offsets(counts: Counts, item: int) -> tuple[int, ...]:
     return tuple(accumulate((n * item for n in counts), initial=0))
 
@@ -378,7 +385,7 @@ class SharedComm(MPIComm[Group]):
         self.heap = Heap(self.comm, mesh.sizes)
 
     def _make(self, axes: tuple[str, ...], positions: list[int]) -> Group:
-        plain = MPIGroup(self.sub(positions), self.scratch)
+        plain = MPIGroup(self.sub(positions))
         mask = sum(1 << i for i, name in enumerate(self.mesh.axis_names) if name in axes)
         region = self.heap.regions.get(mask)
         if region is None or any(position not in self.heap.views for position in positions):

@@ -18,7 +18,7 @@ from spmdx import context
 from spmdx.errors import RanksDisagree
 from spmdx.mesh import Mesh
 from spmdx.runtime.comm import Comm, Counts, Group, World, cut
-from spmdx.runtime.reduction import Flat
+from spmdx.runtime.pool import Flat
 
 
 class Broken(RanksDisagree):

@@ -13,7 +13,7 @@ from spmdx import context
 from spmdx.errors import WorldError
 from spmdx.mesh import Mesh
 from spmdx.runtime.comm import Comm, Counts, Group, World
-from spmdx.runtime.reduction import Flat
+from spmdx.runtime.pool import Flat
 
 
 class Launched(NamedTuple):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from spmdx.errors import ArgumentError, DtypeError
-from spmdx.runtime import reduction
+from spmdx.runtime import pool, reduction
 from spmdx.runtime.comm import near_equal
 from spmdx.runtime.world import launched
 
@@ -85,3 +85,22 @@ def test_regions_of_a_heap_do_not_overlap(total: int, sizes: tuple[int, ...]) ->
     assert all(start >= end for (_, end), (start, _) in pairwise(used))
     assert not used or used[-1][1] <= total
     assert used or total < 2**28
+
+
+def test_memory_of_a_result_is_used_again_when_its_views_are_gone() -> None:
+    first = pool.take(500_000, np.float64)
+    address = first.ctypes.data
+    view = first[10:20].reshape(2, 5)
+    del first
+    other = pool.take(500_000, np.float64)
+    assert not np.shares_memory(view, other)
+    del view
+    third = pool.take(900_000, np.float32)  # a block of up to twice the size will do
+    assert third.ctypes.data == address
+    assert third.dtype == np.float32 and third.flags.writeable
+
+
+def test_memory_at_rest_is_bounded() -> None:
+    held = [pool.take(2**27, np.uint8) for _ in range(6)]
+    del held
+    assert sum(block.nbytes for block in pool._free.values()) <= pool.KEPT
