@@ -146,18 +146,6 @@ class Array:
         def sum(self, axis: Any = None, dtype: Any = None, keepdims: bool = False) -> Array: ...
 
 
-class Elsewhere(Array):
-    """An array on a mesh that this rank is outside of: a spec without a block. A class of its own, so that
-    ``type(x) is Array`` also tells that there is a block to compute on."""
-
-    __slots__ = ()
-
-
-def held(block: Block, spec: Spec) -> Array:
-    """The array of a block, which is None on a rank outside the mesh."""
-    return Array(block, spec) if block is not None else Elsewhere(None, spec)
-
-
 def _read_only(block: Any) -> Any:
     if not isinstance(block, np.ndarray):
         return block

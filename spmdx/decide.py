@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from spmdx import context
-from spmdx.array import Array, held
+from spmdx.array import Array
 from spmdx.dtypes import checked, widens
 from spmdx.errors import MeshError, RuleError
 from spmdx.mesh import Coordinate, Mesh
@@ -63,7 +63,7 @@ def constant(value: Any, mesh: Mesh) -> Array:
     block = np.array(value)
     block = block.astype(checked(block.dtype), copy=False)
     inside = block if mesh.contains_me() else None
-    return held((block,) * mesh.size if mesh.device == "sim" else inside, place(mesh, block.shape, block.dtype))
+    return Array((block,) * mesh.size if mesh.device == "sim" else inside, place(mesh, block.shape, block.dtype))
 
 
 def default_mesh() -> Mesh:

@@ -8,14 +8,15 @@ recorded for a gradient, takes the long way.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from spmdx import check, context
-from spmdx.array import Array, Elsewhere, held
+from spmdx.array import Array
 from spmdx.decide import SCALARS, Bounds, Entry, constant, constants, decide, default_mesh
 from spmdx.errors import ImpliedMoveError, RuleError
+from spmdx.mesh import Mesh
 from spmdx.move import move
 from spmdx.plan import LOCAL
 from spmdx.propagate import Traits
@@ -45,7 +46,7 @@ class Operation:
         self.arrays, self.fast, self.prepare, self.note = arrays, fast, prepare, note
         self.gradients: tuple[Callable[..., Any], ...] | None = None
         self.gradient_of_each: Callable[..., Any] | None = None
-        self.memo: dict[Any, Any] = {}  # calls that move nothing: (function of blocks, spec)
+        self.memo: dict[Any, Any] = {}  # calls that move nothing: (function of blocks, spec, static)
         self.entries: dict[Any, Entry] = {}
 
     @property
@@ -86,9 +87,14 @@ class Operation:
                 self.entries.clear()
                 self.memo.clear()
             self.entries[key] = found
-            if found.plans is None and found.spec.mesh.contains_me() and not check.on():
-                self.memo[key if len(key) != 1 else key[0]] = (found.run, found.spec)
+            if found.plans is None and shared_by_all(found.spec.mesh) and not check.on():
+                self.memo[key if len(key) != 1 else key[0]] = (found.run, found.spec, found.static)
         return found
+
+
+def shared_by_all(mesh: Mesh) -> bool:
+    """True if every rank that shares this process's memo has a block on the mesh: thread ranks outside have none."""
+    return mesh.contains_me() and (context.world().kind != "threads" or mesh.size == context.world().size)
 
 
 def hashable(value: Any) -> Any:
@@ -146,56 +152,64 @@ def op(
 
 
 def _caller(operation: Operation) -> Any:
-    """The public function: the body's signature without ``xp``, and the short way for calls seen before."""
+    """The public function: the body's signature without ``xp``, and the short way for calls seen before.
+
+    It is written out as source, because a short way that loops over its operands would be no short way.
+    """
     parameters = list(inspect.signature(operation.body).parameters.values())[2 if operation.bounds else 1 :]
-    n = operation.arrays
-    if n is None:
-        operands, static = [parameters[0].name], parameters[1:]
-    else:
-        operands, static = [p.name for p in parameters[:n]], parameters[n:]
-    names = [p.name for p in static]
-    signature, starred = [], False
-    for p in parameters:
-        if p.kind is p.KEYWORD_ONLY and not starred:
-            signature.append("*")
-            starred = True
-        default = "" if p.default is p.empty else f"=_default_{p.name}"
-        signature.append(p.name + default)
+    variadic = operation.arrays is None
+    operands = [p.name for p in parameters[: 1 if variadic else operation.arrays]]
+    names = tuple(p.name for p in parameters[len(operands) :])
+    lines = [f"def {operation.name}({_signature(parameters)}):"]
+    if not variadic:
+        lines += _short_way(operands, names)
+    passed = f"tuple({operands[0]})" if variadic else _tuple(operands)
+    lines += [f"    return call({passed}, {_tuple(names)}, names)"]
     scope: dict[str, Any] = {f"_default_{p.name}": p.default for p in parameters}
-    scope |= {"Array": Array, "get": operation.memo.get, "call": partial(call, operation), "names": tuple(names)}
-    packed = f"({', '.join(names)}{',' if len(names) == 1 else ''})"
-    lines = [f"def {operation.name}({', '.join(signature)}):"]
-    if n is not None:
-        key = ", ".join([f"{x}.spec" for x in operands] + names)
-        if n == 2:
-            a, b = operands
-            key = ", ".join([f"{a}.spec if ta is Array else ta", f"{b}.spec if tb is Array else tb", *names])
-            lines += [f"    ta = type({a}); tb = type({b})", "    if ta is Array or tb is Array:"]
-        else:
-            lines += [f"    if {' and '.join(f'type({x}) is Array' for x in operands)}:"]
-        blocks = ", ".join(f"{x}._block" for x in operands)
-        look = f"get(({key}))" if len(operands) + len(names) > 1 else f"get({key})"
-        if names:
-            lines += [
-                "        try:",
-                f"            found = {look}",
-                "        except TypeError:",
-                "            found = None",
-            ]
-        else:
-            lines += [f"        found = {look}"]
-        if n == 2:
-            blocks = f"{a}._block if ta is Array else {a}, {b}._block if tb is Array else {b}"
-        lines += ["        if found is not None:", f"            return Array(found[0]({blocks}), found[1])"]
-        passed = f"({', '.join(operands)}{',' if n == 1 else ''})"
-    else:
-        passed = f"tuple({operands[0]})"
-    lines += [f"    return call({passed}, {packed}, names)"]
+    scope |= {"Array": Array, "Watched": Watched, "state": context.get, "operation": operation, "names": names}
+    scope |= {"get": operation.memo.get, "call": partial(call, operation)}
     exec(compile("\n".join(lines), f"<spmdx operation {operation.name}>", "exec"), scope)
     function = scope[operation.name]
     function.__doc__, function.__module__ = operation.body.__doc__, operation.body.__module__
     function.op, function.vjp, function.vjp_each = operation, operation.vjp, operation.vjp_each
     return function
+
+
+def _signature(parameters: list[inspect.Parameter]) -> str:
+    parts: list[str] = []
+    for p in parameters:
+        if p.kind is p.KEYWORD_ONLY and "*" not in parts:
+            parts.append("*")
+        parts.append(p.name if p.default is p.empty else f"{p.name}=_default_{p.name}")
+    return ", ".join(parts)
+
+
+def _tuple(names: Sequence[str]) -> str:
+    return f"({', '.join(names)}{',' if len(names) == 1 else ''})"
+
+
+def _short_way(operands: list[str], names: tuple[str, ...]) -> list[str]:
+    """Look the call up by specs, types of Python scalars and static arguments; compute; wrap, recorded or not."""
+    kinds = [f"t_{x}" for x in operands]
+    known = [f"k_{x}" for x in operands]
+    types = [f"{t} = type({x})" for t, x in zip(kinds, operands)]
+    tests = [f"{k} = {t} is Array or {t} is Watched" for k, t in zip(known, kinds)]
+    single = len(operands) == 1
+    specs = [f"{x}.spec" if single else f"{x}.spec if {k} else {t}" for x, k, t in zip(operands, known, kinds)]
+    blocks = [f"{x}._block" if single else f"{x}._block if {k} else {x}" for x, k in zip(operands, known)]
+    key = ", ".join([*specs, *names])
+    plain = " and ".join(f"{t} is not Watched" for t in kinds)
+    look = f"found = get({key})" if single and not names else f"found = get(({key}))"
+    guarded = ["try:", f"    {look}", "except TypeError:", "    found = None"] if names else [look]
+    return [
+        f"    {'; '.join(types + tests)}",
+        f"    if {' or '.join(known)}:",
+        *(f"        {line}" for line in guarded),
+        "        if found is not None:",
+        f"            if {plain} or not state().depth:",
+        f"                return Array(found[0]({', '.join(blocks)}), found[1])",
+        f"            return Watched(found[0]({', '.join(blocks)}), found[1], operation, {_tuple(operands)}, found[2])",
+    ]
 
 
 def call(operation: Operation, operands: tuple[Any, ...], static: tuple[Any, ...], names: tuple[str, ...]) -> Array:
@@ -205,7 +219,7 @@ def call(operation: Operation, operands: tuple[Any, ...], static: tuple[Any, ...
     watched = outside = False
     for x in operands:
         kind = type(x)
-        if kind is Array or kind is Watched or kind is Elsewhere:
+        if kind is Array or kind is Watched:
             key.append(x.spec)
             blocks.append(x._block)
             watched = watched or kind is Watched
@@ -227,7 +241,7 @@ def call(operation: Operation, operands: tuple[Any, ...], static: tuple[Any, ...
             result = entry.run(*blocks)
     if watched and context.get().depth:
         return Watched(result, entry.spec, operation, operands, entry.static)
-    return held(result, entry.spec)
+    return Array(result, entry.spec)
 
 
 def moved(operation: Operation, entry: Entry, operands: tuple[Any, ...], blocks: list[Any]) -> list[Any]:

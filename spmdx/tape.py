@@ -11,7 +11,7 @@ from itertools import count
 from typing import Any
 
 from spmdx import context
-from spmdx.array import Array, held
+from spmdx.array import Array
 from spmdx.spec import Spec
 
 _order = count()
@@ -63,4 +63,4 @@ def now() -> int:
 
 def plain(x: Any) -> Any:
     """The array without its record; anything else as it is."""
-    return held(x._block, x.spec) if isinstance(x, Watched) else x
+    return Array(x._block, x.spec) if isinstance(x, Watched) else x

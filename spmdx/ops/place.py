@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from spmdx import context
-from spmdx.array import Array, held
+from spmdx.array import Array
 from spmdx.errors import ArgumentError, DtypeError, ImpliedMoveError, MeshError, PlacementError, ShapeError
 from spmdx.mesh import Coordinate, Mesh
 from spmdx.move import move
@@ -58,7 +58,7 @@ def wrap(spec: Spec, block_at: Any) -> Array:
 
     if mesh.device == "sim":
         return Array(tuple(block(c) for c in mesh.coordinates()), spec)
-    return held(block(mesh.here()) if mesh.contains_me() else None, spec)
+    return Array(block(mesh.here()) if mesh.contains_me() else None, spec)
 
 
 def checked_dtype(dtype: Any) -> np.dtype[Any]:
@@ -106,7 +106,7 @@ def asarray(
     spec = spec_for(whole.shape, whole.dtype, mesh, placement, device)
     everywhere = spec_for(whole.shape, whole.dtype, spec.mesh)
     if not spec.mesh.contains_me():
-        return held(None, spec)
+        return Array(None, spec)
     start = (whole,) * spec.mesh.size if spec.mesh.device == "sim" else whole
     [blocks] = move([plan(everywhere, spec)], [start])  # slices and masks only
     if copy is not False:
@@ -163,7 +163,7 @@ def _one(x: Array, target: Spec, steps: tuple[Step, ...]) -> Array:
     block = None if x._block is None else move((steps,), (x._block,))[0]
     if type(x) is Watched and context.get().depth:
         return Watched(block, target, registry["alias"], (x,), {})
-    return held(block, target)
+    return Array(block, target)
 
 
 def moved_arrays(
@@ -178,7 +178,7 @@ def moved_arrays(
         blocks[i] = block
     depth = context.get().depth
     return [
-        a if not steps else Watched(b, t, registry["alias"], (a,), {}) if depth and type(a) is Watched else held(b, t)
+        a if not steps else Watched(b, t, registry["alias"], (a,), {}) if depth and type(a) is Watched else Array(b, t)
         for a, b, t, steps in zip(arrays, blocks, targets, plans)
     ]
 

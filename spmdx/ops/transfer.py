@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from spmdx import context
-from spmdx.array import Array, held
+from spmdx.array import Array
 from spmdx.errors import ImpliedMoveError, MeshError
 from spmdx.geometry import cut, region
 from spmdx.mesh import Coordinate, Mesh
@@ -41,7 +41,7 @@ def to(x: Array, mesh: Mesh, placement: Placement | None = None) -> Array:
     block = _transfer(x.spec, target, x._block)
     if context.get().depth and type(x) is Watched:
         return Watched(block, target, _BACK, (x,), {})
-    return held(block, target)
+    return Array(block, target)
 
 
 def _transfer(source: Spec, target: Spec, block: Any) -> Any:
