@@ -270,7 +270,10 @@ def _sizes(terms: list[str], shapes: tuple[tuple[int, ...], ...]) -> dict[str, i
             if known == 1:
                 sizes[c] = n
             elif n not in (1, known):
-                raise ShapeError(f"einsum: {c!r} is both {known} and {n}: {', '.join(terms)} of {shapes}.")
+                raise ShapeError(
+                    f"einsum: {c!r} is both {known} and {n}: {', '.join(terms)} of {shapes}.",
+                    "a letter of its own for each length",
+                )
     return sizes
 
 

@@ -71,8 +71,8 @@ def _quick(name: str) -> Any:
     def fast(xp: Any, kind: Any, axis: tuple[int, ...], keepdims: bool, **more: Any) -> Any:
         if keepdims or more.get("dtype") is not None or kind in NARROW:
             return None
-        reduce = getattr(xp, name).reduce
-        return lambda x: reduce(x, axis)
+        reduce, dims = getattr(xp, name).reduce, axis[0] if len(axis) == 1 else axis
+        return lambda x: reduce(x, dims)
 
     return fast
 
@@ -163,8 +163,8 @@ def _quick_extreme(name: str, which: str) -> Any:
         if keepdims or not isinstance(kind, np.dtype) or kind.kind in "cV":
             return None
         ufunc = getattr(xp, name)
-        reduce = ufunc.reduce
-        return lambda x: reduce(x, axis) if x.size else _extreme(ufunc, which, x, axis, False)
+        reduce, dims = ufunc.reduce, axis[0] if len(axis) == 1 else axis
+        return lambda x: reduce(x, dims) if x.size else _extreme(ufunc, which, x, axis, False)
 
     return fast
 
