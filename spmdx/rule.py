@@ -128,6 +128,12 @@ def bind(form: str | Form, shapes: Sequence[tuple[int, ...]], name: str) -> Boun
                     sizes[f] = n
                 elif n != known and not (n == 1 and f.startswith("~")):
                     raise _misfit(name, rule, shapes, f, known, n)
+    unknown = {f for dims in (*spread, output) for dim in dims for f in dim.factors} - sizes.keys()
+    if unknown:
+        raise RuleError(
+            f"{name}: no shape tells how long {', '.join(sorted(unknown))} of rule {rule.text!r} is.",
+            f'a function as the rule, which returns Form({rule.text!r}, {{"{min(unknown)}": 3}})',
+        )
     inputs = []
     for dims, shape in zip(spread, shapes):
         bound = []

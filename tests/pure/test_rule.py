@@ -153,3 +153,9 @@ def test_wrong_number_of_operands_or_dimensions() -> None:
         bind(Form("(h d) -> h d", {"h": 2, "d": 3}), [(7,)], "reshape")
     with pytest.raises(ShapeError):
         bind("1 a -> a", [(2, 3)], "f")
+
+
+@pytest.mark.parametrize("text", ["m k -> m q", "m (h d) -> m h d"])
+def test_a_length_that_no_shape_tells(text: str) -> None:
+    with pytest.raises(RuleError, match=r"(?s)no shape tells how long .* Form\('m"):
+        bind(text, [(2, 6)], "f")
