@@ -2,8 +2,8 @@
 
 A page says in a comment, ``.. ranks: 4``, on how many thread ranks its Python blocks run: all of them one after
 another, in one namespace per rank. A block of text that follows directly is what rank 0 prints; a block that
-prints, or raises, and shows nothing is a mistake. A Python block with a caption is a file. A console block is a
-session in the folder of these files: lines after ``$`` are run, what follows them is what they print.
+prints, or raises, and shows nothing is a mistake. A Python block with a caption is a file. The lines after ``$``
+of a console block are run in the folder of these files, and what follows a line is what it prints.
 
     python tests/docs/pages.py docs/tutorial/*.rst      rewrites the outputs of these pages with what comes now
 """
@@ -175,7 +175,7 @@ def check_page(page: Path) -> None:
         )
 
 
-def sessions(text: str) -> list[tuple[str, str, int]]:
+def commands(text: str) -> list[tuple[str, str, int]]:
     """The commands of a page's console blocks, each with what it prints and the number of its line."""
     found = []
     for block in blocks(text):

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(launched() is not None, reason="the pages start 
 MPIEXEC = Path(sys.executable).with_name("mpiexec")
 ELSEWHERE = re.compile(r"#|module load |pip install |srun ")  # commands of clusters and registries, which are not run
 NAMES = [str(page.relative_to(pages.DOCS)) for page in pages.pages()]
-SESSIONS = [(name, *session) for name in NAMES for session in pages.sessions((pages.DOCS / name).read_text())]
+COMMANDS = [(name, *command) for name in NAMES for command in pages.commands((pages.DOCS / name).read_text())]
 
 sys.path[:0] = [str(pages.DOCS), str(pages.ROOT / "tests" / "pure")]
 import tables  # noqa: E402
@@ -31,9 +31,9 @@ def test_python_blocks(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "command", "want", "line"), SESSIONS, ids=[f"{name}:{line}" for name, _, _, line in SESSIONS]
+    ("name", "command", "want", "line"), COMMANDS, ids=[f"{name}:{line}" for name, _, _, line in COMMANDS]
 )
-def test_console_sessions(name: str, command: str, want: str, line: int, tmp_path: Path) -> None:
+def test_console_blocks(name: str, command: str, want: str, line: int, tmp_path: Path) -> None:
     """Lines after $ print what the page shows."""
     if "mpiexec" in command and not MPIEXEC.exists():
         pytest.skip("no mpiexec beside this Python: the extra [mpi] is not installed")
