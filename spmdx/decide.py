@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -215,7 +216,8 @@ def _dtype(
             blocks.append(tuple(each) if mesh.device == "sim" else each[0])
         else:
             blocks.append(x)
-    with np.errstate(all="ignore"), context.use(rank=context.rank() if inside else mesh.ranks[0]):
+    elsewhere = nullcontext() if inside else context.use(rank=mesh.ranks[0])
+    with np.errstate(all="ignore"), elsewhere:
         out = run(*blocks)
     for block, c in zip(out, mesh.coordinates()) if mesh.device == "sim" else [(out, here)]:
         if block.shape != output.block_shape(c):
