@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import math
 import sys
+import zlib
 from collections.abc import Iterator, Sequence
 from itertools import product
 from pathlib import Path
@@ -74,6 +75,12 @@ def combinations(each: list[list[Spec]], limit: int | None) -> list[tuple[Spec, 
     while len(found) < limit:
         found[tuple(options[draw.integers(len(options))] for options in each)] = None
     return list(found)
+
+
+def sample(each: list[list[Spec]], number: int, name: str) -> list[tuple[Spec, ...]]:
+    """Combinations drawn at random, others for every example: its name is the seed."""
+    draw = np.random.default_rng(zlib.crc32(name.encode()))
+    return [tuple(options[draw.integers(len(options))] for options in each) for _ in range(number)]
 
 
 def arrays(case: Case, chosen: Sequence[Spec], split: str = "scatter") -> list[Array]:

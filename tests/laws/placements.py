@@ -98,11 +98,21 @@ def owned(spec: Spec, dim: int, coordinate: Coordinate) -> tuple[int, ...]:
     return tuple(np.concatenate(each).tolist())
 
 
+@lru_cache(maxsize=65536)
+def where(spec: Spec, coordinate: Coordinate) -> tuple[Any, ...]:
+    """The index of the block at a coordinate in the global array."""
+    return np.ix_(*(np.array(owned(spec, d, coordinate), int) for d in range(spec.ndim))) if spec.ndim else ()
+
+
 def piece(spec: Spec, value: Any, coordinate: Coordinate) -> Any:
     """The part of the value that the block at a coordinate stands for, Partial or not."""
-    if not spec.shape:
-        return value
-    return value[np.ix_(*(np.array(owned(spec, d, coordinate), int) for d in range(spec.ndim)))]
+    return value[where(spec, coordinate)] if spec.ndim else value
+
+
+@lru_cache(maxsize=1024)
+def holders(shape: tuple[int, ...], ways: int) -> Any:
+    """For every element, which of so many ranks holds it."""
+    return np.random.default_rng(7).integers(0, ways, shape)
 
 
 def nothing(dtype: Any, op: str | None) -> Any:
@@ -131,15 +141,14 @@ def blocks(spec: Spec, value: Any, split: str = "scatter") -> tuple[Any, ...]:
     """
     value = np.asarray(value)
     mesh = spec.mesh
-    where = [mesh.axis_names.index(a) for a in spec.partial]
-    ways = math.prod(mesh.sizes[i] for i in where)
-    holder = np.random.default_rng(7).integers(0, ways, value.shape)
+    axes = [mesh.axis_names.index(a) for a in spec.partial]
+    holder = holders(value.shape, math.prod(mesh.sizes[i] for i in axes))
     shares = _mixed(value, spec.op) if split == "mixed" and spec.partial else None
     out = []
     for c in mesh.coordinates():
         block = piece(spec, value, c)
         if spec.partial:
-            me = int(np.ravel_multi_index([c[i] for i in where], [mesh.sizes[i] for i in where]))
+            me = int(np.ravel_multi_index([c[i] for i in axes], [mesh.sizes[i] for i in axes]))
             if shares is None:
                 block = np.where(piece(spec, holder, c) == me, block, nothing(value.dtype, spec.op))
             else:
@@ -206,6 +215,6 @@ def assembled(spec: Spec, held: Sequence[Any]) -> Any:
     done = finished(spec, held)
     out = np.empty(spec.shape, done[0].dtype)
     for block, c in zip(done, spec.mesh.coordinates()):
-        out[np.ix_(*(np.array(owned(spec, d, c), int) for d in range(spec.ndim)))] = block
+        out[where(spec, c)] = block
     assert holds(spec, held, out), f"ranks hold different values of {spec}"
     return out

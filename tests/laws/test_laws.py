@@ -12,8 +12,8 @@ import law
 import numpy as np
 import pytest
 from case import Case
-from law import arrays, combinations, compare, each_once, expected, outputs, placements
-from placements import assembled, simulated
+from law import arrays, combinations, compare, expected, outputs, placements, sample
+from placements import KINDS, assembled, simulated
 
 from spmdx import autodiff, context
 from spmdx import move as moving
@@ -23,17 +23,23 @@ from spmdx.op import Operation, registry
 from spmdx.ops.place import asarray
 from spmdx.plan import cost
 
-# Combinations tried for one example. Each includes every placement of every input at least once.
-LIMIT = {(2,): 120, (3,): 60, (2, 2): 60}
-OPS = {(2,): ("sum", "prod", "min", "max"), (3,): ("sum", "max"), (2, 2): ("sum", "max")}
+MESHES = {
+    (2,): ("sum", "prod", "min", "max"),
+    (3,): ("sum", "max"),
+    (2, 2): ("sum", "max"),
+}  # and Partial ops tried there
 SPLIT = {(2,): "scatter", (3,): "mixed", (2, 2): "scatter"}
-GRADIENTS = {(2,): 12, (3,): 4, (2, 2): 6}
+# Combinations tried for one example, every placement of every input among them. On two axes there are many more
+# placements: there the plain divisions are complete, and of the rest a sample is drawn, another for every example.
+LIMIT = {(2,): 48, (3,): 32, (2, 2): 20}
+MORE = {(2,): 0, (3,): 0, (2, 2): 6}
+GRADIENTS = {(2,): 8, (3,): 3, (2, 2): 4}
 # Central differences: dtype of the result -> (step, how close they come). Half precision has none.
 STEPS = {"float64": (1e-6, 1e-6), "complex128": (1e-6, 1e-6), "float32": (1e-2, 1e-3), "complex64": (1e-2, 1e-3)}
 
 CASES = law.cases()
 DIFFERENTIABLE = [c for c in CASES if c.grad]
-MESHES = pytest.mark.parametrize("sizes", list(LIMIT), ids=lambda s: "x".join(map(str, s)))
+each_mesh = pytest.mark.parametrize("sizes", list(MESHES), ids=lambda s: "x".join(map(str, s)))
 each_case = pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
 each_differentiable = pytest.mark.parametrize("case", DIFFERENTIABLE, ids=lambda c: c.name)
 
@@ -101,22 +107,24 @@ def check_value(case: Case, chosen: Sequence[Any], split: str, want: Sequence[An
             compare(np.asarray(y), v, law.bound(case, split, v.dtype), where)
 
 
-@MESHES
+@each_mesh
 @each_case
 def test_values(case: Case, sizes: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    want = expected(case)
-    kinds = ("default", "ragged", "interleaved")
-    for chosen in combinations(placements(case, simulated(*sizes), OPS[sizes], kinds), LIMIT[sizes]):
+    want, mesh, ops = expected(case), simulated(*sizes), MESHES[sizes]
+    complete = placements(case, mesh, ops, ("default",) if MORE[sizes] else KINDS)
+    tried = combinations(complete, LIMIT[sizes])
+    tried += sample(placements(case, mesh, ops), MORE[sizes], case.name)
+    for chosen in tried:
         check_value(case, chosen, SPLIT[sizes], want, monkeypatch)
 
 
 @pytest.mark.slow
-@MESHES
+@each_mesh
 @each_case
 def test_values_of_every_combination(case: Case, sizes: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     """The whole product; beyond two inputs, or where that is over 20,000, a sample of 2,000."""
     want = expected(case)
-    each = placements(case, simulated(*sizes), OPS[sizes])
+    each = placements(case, simulated(*sizes), MESHES[sizes])
     limit = 2000 if len(each) > 2 or np.prod([len(options) for options in each]) > 20000 else None
     for chosen in combinations(each, limit):
         check_value(case, chosen, "scatter", want, monkeypatch)
@@ -193,15 +201,14 @@ def test_gradients_are_derivatives(case: Case) -> None:
             compare(g, differences(case, i, cotangents, step), close, f"gradient of input {i} of {case.name}")
 
 
-@MESHES
+@each_mesh
 @each_differentiable
 def test_gradients_wherever_the_pieces_lie(case: Case, sizes: tuple[int, ...]) -> None:
     """As on one rank (close to 1e-12, or the dtype's own), and placed as the value, Replicate where that is Partial."""
     cotangents = weights(expected(case))
     want = on_one_rank(case, cotangents)
     mesh = simulated(*sizes)
-    tried = list(each_once(placements(case, mesh, ("sum", "max"))))[: GRADIENTS[sizes]]
-    for chosen in tried:
+    for chosen in sample(placements(case, mesh, ("sum", "max")), GRADIENTS[sizes], case.name):
         where = f"gradient of {case.name} of {', '.join(map(repr, chosen))}"
         given = arrays(case, chosen)
         try:
