@@ -1,14 +1,14 @@
 """Propagation: a bound rule and the operands' specs -> what each operand must become, and where the output lies.
 
 Among all placements that the rule allows it takes the cheapest: bytes moved now, plus bytes to finish any new
-Partial axis; ties by smallest output block, then fewest Partial axes, then mesh order. A mesh axis that no operand
-uses stays unused.
+Partial axis, plus what a Partial that passes grows by; ties by smallest output block, then fewest Partial axes, then
+mesh order. A mesh axis that no operand uses stays unused.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import product
 from typing import NamedTuple
 
@@ -23,8 +23,8 @@ from spmdx.spec import WHOLE, Layout, Spec, default_sizes, make
 class Traits(NamedTuple):
     """What an operation declares besides its rule.
 
-    ``linear``: groups of operands in which it is jointly linear (no numbers: all operands); Partial sums pass if the whole
-    group is Partial.
+    ``linear``: groups of operands in which it is jointly linear (no numbers: all operands); Partial sums pass if the
+    whole group is Partial.
     ``reduce``: what a factor that is only on the left is reduced by; a Partial of that op passes.
     ``monotone``: +1 or -1 if Partial min and max pass, as they are or swapped.
     ``finish``: nothing Partial passes.
@@ -138,14 +138,25 @@ def _decide(
         plans = tuple(plan(s, w) for s, w in zip(specs, wanted))
         widest = max((s.dtype for s in specs if s.ndim or len(specs) == 1), key=lambda d: d.itemsize, default=_DOUBLE)
         guess = make(mesh, bound.shape, widest, out)
-        moved = sum(map(cost, plans)) + _to_finish(guess, reduced, mesh)
+        moved = sum(map(cost, plans)) + _to_finish(guess, reduced, mesh) + _growth(specs, wanted, guess, through)
         decision = Decision(plans, tuple(wanted), guess.layouts, axes, op if axes else None, moved)
         yield decision, (moved, guess.largest_block, len(axes))
 
 
-def _to_finish(out: Spec, reduced: list[str], mesh: Mesh) -> int:
-    p = math.prod(mesh.shape[a] for a in reduced)
-    return 2 * out.largest_block * out.dtype.itemsize * (p - 1) // p
+def _to_finish(spec: Spec, axes: Iterable[str], mesh: Mesh) -> int:
+    p = math.prod(mesh.shape[a] for a in axes)
+    return 2 * spec.largest_block * spec.dtype.itemsize * (p - 1) // p
+
+
+def _growth(specs: Sequence[Spec], wanted: Sequence[Spec], out: Spec, through: dict[str, Through]) -> int:
+    """What it costs more to finish the output than the Partial operands that pass, which had to be finished anyway: a
+    small sum broadcast against a large array is better finished first."""
+    if not through:
+        return 0
+    paid = 0
+    for i, (spec, want) in enumerate(zip(specs, wanted)):
+        paid += _to_finish(want, [a for a, group in through.items() if i in group and a in spec.partial], out.mesh)
+    return max(0, _to_finish(out, through, out.mesh) - paid)
 
 
 def _layouts(bound: Bound, specs: Sequence[Spec], factor: str, axes: tuple[str, ...], mesh: Mesh) -> list[Layout]:

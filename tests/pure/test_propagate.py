@@ -96,10 +96,29 @@ def cheapest(rule: str, traits: Traits, groups: Any, operands: Any) -> tuple[int
         largest = max(math.prod(result.block_shape(c)) for c in mesh.coordinates())
         p = math.prod(mesh.shape[a] for a in new)
         moved += 2 * largest * dtype.itemsize * (p - 1) // p
+        moved += growth(
+            mesh, dtype, operands, wanted, largest, [a for a, o in out.items() if a not in new and partial(o)]
+        )
         rank = (moved, largest, sum(isinstance(o, Partial) for o in out.values()))
         best = rank if best is None else min(best, rank)
     assert best is not None
     return best
+
+
+def partial(placement: Any) -> bool:
+    return isinstance(placement, Partial)
+
+
+def growth(mesh: Mesh, dtype: Any, operands: Any, wanted: Any, largest: int, passing: list[str]) -> int:
+    """What finishing the output costs more than finishing the operands that pass Partial."""
+    paid = 0
+    for s, w in zip(operands, wanted):
+        axes = [a for a in passing if partial(w.get(a)) and a in s.partial]
+        p = math.prod(mesh.shape[a] for a in axes)
+        block = max(math.prod(place(mesh, s.shape, dtype, w).block_shape(c)) for c in mesh.coordinates())
+        paid += 2 * block * dtype.itemsize * (p - 1) // p
+    p = math.prod(mesh.shape[a] for a in passing)
+    return max(0, 2 * largest * dtype.itemsize * (p - 1) // p - paid)
 
 
 EXAMPLES = {
@@ -214,3 +233,12 @@ def test_ties_are_the_same_in_every_run() -> None:
     first = propagate(bound, (x, w), TOGETHER, SQUARE)
     for _ in range(3):
         assert propagate(bound, (x, w), TOGETHER, SQUARE) == first
+
+
+def test_a_small_sum_is_finished_before_it_is_broadcast() -> None:
+    mesh = Mesh(("a",), (4,))
+    x = place(mesh, (64, 32), np.float64, {"a": Shard(0)})
+    mean = place(mesh, (1, 32), np.float64, {"a": Partial("sum")})
+    found, out = decide("..., ... -> ...", TOGETHER, x, mean)
+    assert out.placement == {"a": Shard(0)}
+    assert [[s.verb for s in steps] for steps in found.plans] == [[], ["all_reduce"]]
