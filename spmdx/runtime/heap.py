@@ -19,7 +19,8 @@ from spmdx.runtime.pool import Flat
 SHARE = 8  # a mesh takes at most this part of the shared memory that is free
 LARGEST = 2**28  # and a rank at most these bytes of it
 LEAST = 2**16  # a group with less than this is not worth it
-PIECE = 2**18  # bytes that travel at once: written and read again while still in a cache
+PIECE = 2**20  # bytes that travel at once to one member: written and read again while still in a cache,
+IN_FLIGHT = 2**24  # as long as the pieces of all members together are no more than this. Each piece costs a barrier.
 LINE = 64  # a cache line: what different ranks write must not share one
 PAGE = 4096
 
@@ -49,7 +50,7 @@ def divide(total: int, sizes: tuple[int, ...]) -> dict[int, Region]:
     each = (total - at) // max(1, len(members)) // PAGE * PAGE
     regions = {}
     for mask, p in members.items():
-        piece = min(PIECE, each // (8 * (p + 1)) // LINE * LINE)
+        piece = min(PIECE, IN_FLIGHT // p**2, each // (8 * (p + 1))) // LINE * LINE
         stage = (p + 1) * piece
         room = (each // 2 - stage) // LINE * LINE
         if piece >= PAGE and room >= LEAST:
