@@ -22,6 +22,7 @@ from spmdx.rule import Form, parse
 
 LAWS = Path(__file__).parents[1] / "tests" / "laws"
 LONGEST = 60  # characters of an example's arguments
+WAYS = ("whole", "divided", "gradient")  # how examples are run until one comes to the operation
 TRIED = 12  # examples looked at for one to show
 
 
@@ -63,11 +64,11 @@ def examples() -> dict[str, list[Any]]:
 
 def worked(op: Operation, cases: list[Any]) -> tuple[str, list[tuple[int, ...]], str] | None:
     """The rule of one call of an operation, with its shapes and arguments: of an example with a matrix, if there is
-    one, and a result that is not 0-d. Some operations are only called where operands are divided."""
+    one, and a result that is not 0-d. Some operations are called only where operands are divided, or in gradients."""
     found = None
     some = sorted(cases, key=lambda case: all(x.ndim != 2 or not x.size for x in case.inputs))[:TRIED]
-    for divided, case in product((False, True), some):
-        entry = entry_of(op, case, divided)
+    for way, case in product(WAYS, some):
+        entry = entry_of(op, case, way)
         if entry is None:
             continue
         shapes = [spec.shape for spec in entry.decision.wanted]
@@ -81,16 +82,19 @@ def worked(op: Operation, cases: list[Any]) -> tuple[str, list[tuple[int, ...]],
     return found
 
 
-def entry_of(op: Operation, case: Any, divided: bool) -> Any:
+def entry_of(op: Operation, case: Any, way: str) -> Any:
     """What an operation decided when an example was run; None if the example did not come to it."""
     mesh = Mesh(("a",), (2,), None, "sim")
     before = dict(op.entries)
     op.entries.clear()
     op.memo.clear()
+    where = [{"a": Shard(0)} if way == "divided" and x.ndim else {} for x in case.inputs]
+    given = [asarray(x, mesh=mesh, placement=p) for x, p in zip(case.inputs, where)]
     with np.errstate(all="ignore"):
-        case.call(
-            *(asarray(x, mesh=mesh, placement={"a": Shard(0)} if divided and x.ndim else {}) for x in case.inputs)
-        )
+        if way == "gradient" and case.grad:
+            spmdx.grad(lambda *some: spmdx.sum(case.call(*some)), case.grad)(*given)
+        else:
+            case.call(*given)
     entry = next(iter(op.entries.values()), None)
     op.entries.update(before)
     return entry
