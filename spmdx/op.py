@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 from spmdx import check, context
@@ -160,7 +160,7 @@ def _caller(operation: Operation) -> Any:
     variadic = operation.arrays is None
     operands = [p.name for p in parameters[: 1 if variadic else operation.arrays]]
     names = tuple(p.name for p in parameters[len(operands) :])
-    lines = [f"def {operation.name}({_signature(parameters)}):"]
+    lines = [f"def operation_({_signature(parameters)}):"]
     if not variadic:
         lines += _short_way(operands, names)
     passed = f"tuple({operands[0]})" if variadic else _tuple(operands)
@@ -168,11 +168,18 @@ def _caller(operation: Operation) -> Any:
     scope: dict[str, Any] = {f"_default_{p.name}": p.default for p in parameters}
     scope |= {"Array": Array, "Watched": Watched, "state": context.get, "operation": operation, "names": names}
     scope |= {"get": operation.memo.get, "call": partial(call, operation)}
-    exec(compile("\n".join(lines), f"<spmdx operation {operation.name}>", "exec"), scope)
-    function = scope[operation.name]
+    exec(_compiled("\n".join(lines)), scope)
+    function = scope["operation_"]
+    function.__name__ = function.__qualname__ = operation.name
     function.__doc__, function.__module__ = operation.body.__doc__, operation.body.__module__
     function.op, function.vjp, function.vjp_each = operation, operation.vjp, operation.vjp_each
     return function
+
+
+@cache
+def _compiled(source: str) -> Any:
+    """Operations with the same parameters have the same source: most are compiled once."""
+    return compile(source, "<spmdx operation>", "exec")
 
 
 def _signature(parameters: list[inspect.Parameter]) -> str:

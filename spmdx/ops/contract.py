@@ -6,10 +6,10 @@ from __future__ import annotations
 import builtins
 import math
 from functools import lru_cache, partial
+from string import ascii_letters
 from typing import Any, NamedTuple
 
 import numpy as np
-import opt_einsum
 
 from spmdx import dtypes
 from spmdx.array import Array
@@ -74,8 +74,8 @@ def _multiply(xp: Any, how: Recipe, x: Any, y: Any) -> Any:
     batch, split = how.batch, how.batch + how.summed
     edges = (*x.shape[: batch + how.rows], *y.shape[split:])
     if not how.summed:
-        x = x.reshape(*x.shape, *[1] * (y.ndim - split))
-        y = y.reshape(*y.shape[:batch], *[1] * how.rows, *y.shape[split:])
+        x = x.reshape((*x.shape, *[1] * (y.ndim - split)))
+        y = y.reshape((*y.shape[:batch], *[1] * how.rows, *y.shape[split:]))
         return xp.multiply(x, y).transpose(how.out)
     m, k, n = math.prod(x.shape[batch : batch + how.rows]), math.prod(y.shape[batch:split]), math.prod(y.shape[split:])
     x = x.reshape(*x.shape[:batch], m, k)
@@ -113,11 +113,16 @@ contract.vjp(
 )
 
 
+def letter(i: int) -> str:
+    """The i-th letter for subscripts: the alphabet's first, then any others that count as letters."""
+    return ascii_letters[i] if i < len(ascii_letters) else chr(0x100 + i)
+
+
 @lru_cache(maxsize=1024)
 def canonical(subscripts: str) -> str:
     """The same subscripts in letters of their order of appearance, so that equal contractions are one to the memo."""
     letters = dict.fromkeys(c for c in subscripts if c not in ",->")
-    table = {ord(c): opt_einsum.get_symbol(i) for i, c in enumerate(letters)}
+    table = {ord(c): letter(i) for i, c in enumerate(letters)}
     return subscripts.translate(table)
 
 
@@ -222,6 +227,8 @@ def _read_lists(lists: list[Any], shapes: tuple[tuple[int, ...], ...]) -> tuple[
 
 
 def _parsed(given: tuple[Any, ...]) -> tuple[str, str]:
+    import opt_einsum  # here: most programs do without, and start quicker
+
     try:
         ins, out, _ = opt_einsum.parser.parse_einsum_input(given, shapes=True)
     except (ValueError, TypeError, KeyError, IndexError) as error:
@@ -240,6 +247,8 @@ def steps(ins: str, out: str, shapes: tuple[tuple[int, ...], ...], optimize: str
     Raises:
         ShapeError: a letter with two lengths, or an operand with another number of dimensions than letters.
     """
+    import opt_einsum  # here, as above
+
     terms, made = ins.split(","), list[Step]()
     sizes = _sizes(terms, shapes)
     if len(set(out)) != len(out) or not set(out) <= set(sizes):
@@ -329,8 +338,8 @@ def tensordot(x1: Any, x2: Any, axes: Any = 2) -> Array:
     for a, b in zip(first, second):
         if np.shape(x1)[a] != np.shape(x2)[b]:
             raise ShapeError(f"tensordot: shapes {np.shape(x1)} and {np.shape(x2)} differ along the pair ({a}, {b}).")
-    left = [opt_einsum.get_symbol(d) for d in range(n1)]
-    right = [left[first[second.index(d)]] if d in second else opt_einsum.get_symbol(n1 + d) for d in range(n2)]
+    left = [letter(d) for d in range(n1)]
+    right = [left[first[second.index(d)]] if d in second else letter(n1 + d) for d in range(n2)]
     out = [c for c in left if c not in right] + [c for c in right if c not in left]
     return einsum(f"{''.join(left)},{''.join(right)}->{''.join(out)}", x1, x2)
 
