@@ -106,6 +106,6 @@ def test_the_architecture_has_every_file_on_its_floor(file: str) -> None:
 def test_sphinx_has_no_complaint(tmp_path: Path) -> None:
     pytest.importorskip("sphinx", reason="the extra [docs] is not installed")
     pytest.importorskip("myst_parser", reason="the extra [docs] is not installed")
-    command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-b", "dummy", str(pages.DOCS), str(tmp_path)]
+    command = [sys.executable, "-m", "sphinx", "-qW", "--keep-going", "-b", "dummy", str(pages.DOCS), str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
