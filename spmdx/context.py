@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -25,6 +25,8 @@ class State:
     mesh: Mesh | None = None  # the default mesh of `with use_mesh`
     explicit: bool = False  # inside `with explicit()`: implied moves are errors
     trace: Any = None  # the innermost open trace, a list of the collectives made
+    check_keys: bool = False  # inside `with check_keys()`: a draw uses its key up
+    used_keys: set[Any] = field(default_factory=set)  # the keys that are used up, where anything checks
     depth: int = 0  # gradients being taken around this code: operations are recorded while it is above 0
 
 

@@ -22,7 +22,11 @@ class PlacementError(SpmdxError, ValueError):
 
 
 class ShapeError(SpmdxError, ValueError):
-    """Shapes that do not fit together, or a dimension out of range."""
+    """Shapes that do not fit together."""
+
+
+class AxisError(ShapeError, IndexError):
+    """A dimension out of range, as NumPy's error of this name."""
 
 
 class DtypeError(SpmdxError, TypeError):
@@ -31,6 +35,10 @@ class DtypeError(SpmdxError, TypeError):
 
 class ArgumentError(SpmdxError, ValueError):
     """An argument with a value that an operation does not take."""
+
+
+class KeyReuseError(ArgumentError):
+    """Random values drawn from a key that is used up."""
 
 
 class BoundsError(SpmdxError, IndexError):

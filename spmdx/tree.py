@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import optree
 
 from spmdx.errors import ShapeError
 
 TreeDef = optree.PyTreeSpec
+Static = TypeVar("Static")
+
+
+def static(kind: type[Static]) -> type[Static]:
+    """Make objects of a class nodes without leaves: part of a tree's structure, equal where they are equal."""
+    namespace: Any = optree.registry.__GLOBAL_NAMESPACE
+    register: Any = optree.register_pytree_node  # whose types know containers only
+    register(kind, lambda x: ((), x), lambda x, _: x, namespace=namespace)
+    return kind
 
 
 def flatten(tree: Any) -> tuple[list[Any], TreeDef]:

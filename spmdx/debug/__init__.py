@@ -29,7 +29,9 @@ class Trace(list[Record]):
     def __str__(self) -> str:
         lines = [f"{'collective':<15}{'axes':<20}{'bytes':>14}  operation at line"]
         lines += [f"{r.verb:<15}{', '.join(r.axes):<20}{r.bytes:>14}  {r.operation} at {r.line}" for r in self]
-        return "\n".join([*lines, f"{len(self)} collectives, {self.bytes} bytes sent per rank at most"])
+        return "\n".join(
+            [*lines, f"{len(self)} collective{'s' * (len(self) != 1)}, {self.bytes} bytes sent per rank at most"]
+        )
 
 
 @contextmanager
@@ -49,6 +51,13 @@ def trace() -> Iterator[Trace]:
 def explicit() -> Iterator[None]:
     """Make every move that an operation implies an error that shows the line to write. `redistribute` still moves."""
     with context.use(explicit=True):
+        yield
+
+
+@contextmanager
+def check_keys() -> Iterator[None]:
+    """Make drawing from a random key twice, or from one that was split, an error: the values would be the same."""
+    with context.use(check_keys=True, used_keys=set()):
         yield
 
 

@@ -1,6 +1,20 @@
 """Random values that are the same for every mesh, placement, number of ranks and of threads, to the last bit."""
 
 from spmdx.random.draw import bernoulli, bits, normal, randint, uniform
-from spmdx.random.key import Key, fold_in, key, split
+from spmdx.random.key import Key, clone, consume, fold_in, key, key_data, split, wrap_key_data
 
-__all__ = ["Key", "bernoulli", "bits", "fold_in", "key", "normal", "randint", "split", "uniform"]
+__all__ = [
+    "Key",
+    "bernoulli",
+    "bits",
+    "clone",
+    "consume",
+    "fold_in",
+    "key",
+    "key_data",
+    "normal",
+    "randint",
+    "split",
+    "uniform",
+    "wrap_key_data",
+]

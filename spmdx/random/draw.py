@@ -16,7 +16,8 @@ from spmdx.errors import ArgumentError, DtypeError, ShapeError
 from spmdx.mesh import Coordinate, Mesh
 from spmdx.ops.place import checked_dtype, spec_for, wrap
 from spmdx.placement import Placement
-from spmdx.random.key import Key, checked
+from spmdx.random import threefry
+from spmdx.random.key import PHILOX, THREEFRY, Key, checked
 from spmdx.runtime import kernels
 from spmdx.runtime.kernels import FLOATS, Intervals
 from spmdx.spec import Spec
@@ -37,8 +38,8 @@ def bits(
     kind = checked_dtype(dtype)
     if kind.kind != "u":
         raise DtypeError(f"bits gives unsigned integers, not {kind.name}.", "dtype=np.uint32")
-    words = checked(key).words
-    return _drawn(_spec(shape, kind, mesh, placement, device), lambda n, i: kernels.bits(words, n, i, kind))
+    source, words = _source(key)
+    return _drawn(_spec(shape, kind, mesh, placement, device), lambda n, i: source.bits(words, n, i, kind))
 
 
 def uniform(
@@ -56,7 +57,7 @@ def uniform(
 
     float16 and bfloat16 are float32's values, truncated.
     """
-    kind, words = _float(dtype, "uniform"), checked(key).words
+    kind, (source, words) = _float(dtype, "uniform"), _source(key)
     bottom, top = _number(low, "low", kind), _number(high, "high", kind)
     if not bottom < top:
         raise ArgumentError(f"uniform needs low < high in {kind.name}; got [{low}, {high}).", "low=0.0, high=1.0")
@@ -69,7 +70,7 @@ def uniform(
             f"half the bounds, and 2 * uniform(key, shape, low={bottom / 2!r}, high={top / 2!r})",
         )
     return _drawn(
-        _spec(shape, kind, mesh, placement, device), lambda n, i: kernels.uniform(words, n, i, kind, bottom, top)
+        _spec(shape, kind, mesh, placement, device), lambda n, i: source.uniform(words, n, i, kind, bottom, top)
     )
 
 
@@ -102,7 +103,7 @@ def randint(
     device: str | None = None,
 ) -> Array:
     """Integers spread evenly over low, low + 1, ..., high - 1, each with a bias below (high - low) / 2**64."""
-    kind, words = checked_dtype(dtype), checked(key).words
+    kind, (source, words) = checked_dtype(dtype), _source(key)
     if kind.kind not in "iu":
         raise DtypeError(f"randint gives integers, not {kind.name}.", "dtype=np.int64")
     bottom, top = _whole(low, "low"), _whole(high, "high")
@@ -115,7 +116,7 @@ def randint(
             "a wider dtype, or narrower bounds",
         )
     return _drawn(
-        _spec(shape, kind, mesh, placement, device), lambda n, i: kernels.randint(words, n, i, kind, bottom, top)
+        _spec(shape, kind, mesh, placement, device), lambda n, i: source.randint(words, n, i, kind, bottom, top)
     )
 
 
@@ -130,15 +131,21 @@ def bernoulli(
     device: str | None = None,
 ) -> Array:
     """True with probability ``p``: where the float32 uniform of the same key lies below float32(p)."""
-    kind, words = checked_dtype(dtype), checked(key).words
+    kind, (source, words) = checked_dtype(dtype), _source(key)
     chance = _number(p, "p", np.dtype(np.float32))
     if not 0 <= chance <= 1:
         raise ArgumentError(f"a probability lies between 0 and 1; got p={p}.", "p=0.5")
 
     def fill(shape: tuple[int, ...], intervals: Intervals) -> Any:
-        return kernels.bernoulli(words, shape, intervals, chance).astype(kind, copy=False)
+        return source.bernoulli(words, shape, intervals, chance).astype(kind, copy=False)
 
     return _drawn(_spec(shape, kind, mesh, placement, device), fill)
+
+
+def _source(key: Key) -> tuple[Any, Any]:
+    """What fills blocks from the words of a key of either generator, and the words."""
+    found = checked(key, PHILOX, THREEFRY)
+    return (kernels if found.impl == PHILOX else threefry), found.words
 
 
 def _drawn(spec: Spec, fill: Fill) -> Array:

@@ -1,47 +1,70 @@
-"""Keys: 128 bits each, small values that every rank makes for itself, so that they never communicate.
+"""Keys: small values that every rank makes for itself, so that they never communicate.
 
-Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", 2011.
+A philox4x32 key has 128 bits, a threefry2x32 key (JAX's) 64. Salmon, Moraes, Dror and Shaw, "Parallel random numbers:
+as easy as 1, 2, 3", 2011.
 """
 
 from __future__ import annotations
 
 import operator
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from spmdx.errors import ArgumentError, DtypeError
-from spmdx.runtime.kernels import Words, philox
+import numpy as np
 
-IMPLS = ("philox4x32",)
+from spmdx import check, context, tree
+from spmdx.array import Array
+from spmdx.errors import ArgumentError, DtypeError, KeyReuseError, ShapeError
+from spmdx.random import threefry
+from spmdx.runtime.kernels import philox
+
+PHILOX, THREEFRY = "philox4x32", "threefry2x32"
+IMPLS = {PHILOX: 4, THREEFRY: 2}  # generators, and the words of their keys
+WITH_THREEFRY = "bits, uniform, randint, bernoulli, permutation, split and fold_in"
 MASK = 2**32 - 1
 RESERVED = 2**63  # numbers from here on are not the user's: fold_in(key, RESERVED) is what split splits
 
 
+@tree.static
 @dataclass(frozen=True, slots=True)
 class Key:
     """What random values are a function of. Make one with :func:`key`; equal words give equal values everywhere.
 
+    In a pytree it is a node without leaves: it is carried along, and never differentiated.
+
     Attributes:
-        words: the Philox key (k0, k1) and the stream (s0, s1), 32 bits each.
+        words: 32 bits each: the Philox key (k0, k1) and the stream (s0, s1); or the two words of a Threefry key.
         impl: the generator's name.
     """
 
-    words: Words
-    impl: str = "philox4x32"
+    words: Any  # a tuple of ints
+    impl: str = PHILOX
 
     def __repr__(self) -> str:
-        return f"Key({''.join(f'{word:08x}' for word in reversed(self.words))}, {self.impl!r})"
+        words = self.words if self.impl == THREEFRY else reversed(self.words)
+        return f"Key({''.join(f'{word:08x}' for word in words)}, {self.impl!r})"
 
 
-def checked(key: Any) -> Key:
-    """``key``, if it is one.
+def checked(key: Any, *impls: str, once: bool = True) -> Key:
+    """``key``, if it is one, of a generator that the caller draws from (Philox unless told), and not used up.
 
     Raises:
         DtypeError: anything else, such as a bare seed.
+        ArgumentError: a key of another generator.
+        KeyReuseError: inside ``debug.check_keys()`` a key that was drawn from before; under SPMDX_CHECK=1, one that
+            was given to :func:`consume`.
     """
     if not isinstance(key, Key):
         hint = f"sx.random.key({key})" if isinstance(key, int) else "sx.random.key(0)"
         raise DtypeError(f"random values are drawn with a key; got {type(key).__name__} {key!r}.", hint)
+    if key.impl not in (impls or (PHILOX,)):
+        raise ArgumentError(
+            f"{key!r} cannot be drawn from here: {key.impl} keys, whose numbers are JAX's, have {WITH_THREEFRY}.",
+            f"sx.random.key(seed) for a {PHILOX} key, which has everything",
+        )
+    if once and (context.get().check_keys or check.on()):
+        _use(key, context.get().check_keys)
     return key
 
 
@@ -52,12 +75,18 @@ def _integer(value: Any, what: str) -> int:
         raise DtypeError(f"{what} is an integer; got {type(value).__name__} {value!r}.", f"{what}=0") from None
 
 
-def key(seed: int, impl: str = "philox4x32") -> Key:
+def _known(impl: str) -> str:
+    if impl not in IMPLS:
+        raise ArgumentError(f"there is no generator {impl!r}.", " or ".join(f'impl="{name}"' for name in IMPLS))
+    return impl
+
+
+def key(seed: int, impl: str = PHILOX) -> Key:
     """The key of a seed.
 
     Args:
         seed: any integer from -2**63 to 2**64 - 1; negative ones modulo 2**64.
-        impl: "philox4x32" is the only one yet.
+        impl: "philox4x32", or "threefry2x32" for the numbers that JAX draws.
 
     Raises:
         ArgumentError: a seed of more than 64 bits, or an unknown ``impl``.
@@ -65,10 +94,8 @@ def key(seed: int, impl: str = "philox4x32") -> Key:
     number = _integer(seed, "seed")
     if not -(2**63) <= number < 2**64:
         raise ArgumentError(f"a seed has at most 64 bits; got {number}.", f"sx.random.key({number % 2**64})")
-    if impl not in IMPLS:
-        raise ArgumentError(f"there is no generator {impl!r}.", 'impl="philox4x32"')
-    number %= 2**64
-    return Key((number & MASK, number >> 32, 0, 0), impl)
+    low, high = number & MASK, number >> 32 & MASK
+    return Key((high, low) if _known(impl) == THREEFRY else (low, high, 0, 0), impl)
 
 
 def _fold(key: Key, number: int) -> Key:
@@ -80,12 +107,15 @@ def fold_in(key: Key, number: int) -> Key:
     """A new key of an old one and a number: a step, a layer, a rank. Different numbers give unrelated keys.
 
     Args:
-        number: from 0 to 2**63 - 1.
+        number: from 0 to 2**63 - 1; to 2**32 - 1 for a threefry2x32 key.
     """
-    n = _integer(number, "number")
-    if not 0 <= n < RESERVED:
-        raise ArgumentError(f"fold_in takes numbers from 0 to 2**63 - 1; got {n}.", f"fold_in(key, {n % RESERVED})")
-    return _fold(checked(key), n)
+    old, n = checked(key, *IMPLS, once=False), _integer(number, "number")
+    bits = 32 if old.impl == THREEFRY else 63
+    if not 0 <= n < 2**bits:
+        raise ArgumentError(
+            f"fold_in takes numbers from 0 to 2**{bits} - 1 ({old.impl}); got {n}.", f"fold_in(key, {n % 2**bits})"
+        )
+    return _fold(old, n) if old.impl == PHILOX else Key(threefry.fold(old.words, n), THREEFRY)
 
 
 def split(key: Key, count: int = 2) -> tuple[Key, ...]:
@@ -93,5 +123,75 @@ def split(key: Key, count: int = 2) -> tuple[Key, ...]:
     m = _integer(count, "count")
     if m < 0:
         raise ArgumentError(f"there is no split into {m} keys.", "split(key, 2)")
-    parent = _fold(checked(key), RESERVED)
+    old = checked(key, *IMPLS)
+    if old.impl == THREEFRY:
+        return tuple(Key(words, THREEFRY) for words in threefry.split(old.words, m))
+    parent = _fold(old, RESERVED)
     return tuple(_fold(parent, j) for j in range(m))
+
+
+# Keys as data
+
+
+def key_data(key: Key | Sequence[Key]) -> Any:
+    """The words of a key, a uint32 NumPy vector to be saved; of a sequence of keys, one row each."""
+    if isinstance(key, Key):
+        return np.array(key.words, np.uint32)
+    keys = [checked(k, *IMPLS, once=False) for k in key]
+    if len({k.impl for k in keys}) > 1:
+        raise ArgumentError("keys of two generators have different numbers of words.", "key_data of each kind")
+    return np.array([k.words for k in keys], np.uint32).reshape(len(keys), IMPLS[keys[0].impl] if keys else 4)
+
+
+def wrap_key_data(data: Any, *, impl: str = PHILOX) -> Any:
+    """The key whose words ``data`` holds; of a matrix, a tuple of keys, one for each row.
+
+    Args:
+        data: uint32 words, as NumPy has them or as a replicated Array.
+    """
+    words, width = (
+        np.asarray(data._block if isinstance(data, Array) and data.spec.replicated else data),
+        IMPLS[_known(impl)],
+    )
+    if words.dtype != np.uint32:
+        raise DtypeError(f"key data are uint32 words, not {words.dtype}.", "np.array(words, np.uint32)")
+    if words.ndim not in (1, 2) or words.shape[-1] != width:
+        raise ShapeError(
+            f"a {impl} key has {width} words; the data have shape {words.shape}.",
+            f"an array of shape ({width},) or (n, {width}), or another impl",
+        )
+    keys = tuple(Key(tuple(row), impl) for row in words.reshape(-1, width).tolist())
+    return keys[0] if words.ndim == 1 else keys
+
+
+# Keys that are used once
+
+
+def consume(key: Key) -> Key:
+    """Mark a key as used up, and return it: whatever draws from it or splits it afterwards raises, in debug mode.
+
+    Debug mode is ``with sx.debug.check_keys():``, where every draw and split uses its key up by itself, and
+    SPMDX_CHECK=1. Elsewhere nothing is marked. Keys are told apart by their words; :func:`fold_in` never uses one up.
+    """
+    found = checked(key, *IMPLS, once=False)
+    if context.get().check_keys or check.on():
+        _use(found, True)
+    return found
+
+
+def clone(key: Key) -> Key:
+    """The same key, meant to be drawn from once more: debug mode forgets that it was used."""
+    found = checked(key, *IMPLS, once=False)
+    context.get().used_keys.discard(found)
+    return found
+
+
+def _use(key: Key, mark: bool) -> None:
+    used = context.get().used_keys
+    if key in used:
+        raise KeyReuseError(
+            f"{key!r} is used up: what is drawn from it again are the same values, not new ones.",
+            "first, second = sx.random.split(key), or fold_in(key, step); sx.random.clone(key) if the same are meant",
+        )
+    if mark:
+        used.add(key)
