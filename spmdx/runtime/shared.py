@@ -36,7 +36,7 @@ except ImportError:
 T = TypeVar("T")
 Rows = list[list[int]]  # a header per member: signature, bytes, place in its heap (-1: ordinary memory), offsets
 
-SMALL = 2**17  # bytes: up to here an ordinary message is copied to shared memory whole, and MPI is not asked
+SMALL = 2**19  # bytes: up to here an ordinary message is copied to shared memory whole, and MPI is not asked
 FOREVER = 1e30  # seconds
 SIGNATURE, BYTES, PLACE, OFFSETS = 0, 1, 2, 3
 
@@ -79,7 +79,7 @@ class SharedGroup(Group):
                     flat = np.frombuffer(self.mine[start : start + nbytes].data, dtype)
                     self._handed[i] = ref(flat)
                     return flat
-        return np.empty(count, dtype)
+        return take(count, dtype)
 
     def _open(self, what: str, send: Flat, counts: Counts, offsets: tuple[int, ...]) -> Rows:
         """Tell the others what this rank brings, and learn what they bring."""
@@ -95,7 +95,7 @@ class SharedGroup(Group):
             if handed is not None and handed() is send:
                 place, self._handed[i], self._read_at[i] = self.region.messages[i], None, epoch
         if place < 0 and nbytes <= self.small:
-            place = self.region.stages[half]
+            place = self.region.stages[half] + self.piece  # the first piece is for results
             self.mine[place : place + nbytes] = send.view(np.uint8)
         row = self.region.row
         self._header.pack_into(self._bytes[half], self.rank * row * 8, signature, nbytes, place, *offsets)
@@ -213,6 +213,8 @@ class SharedGroup(Group):
         n = len(send)
         rows = self._open(f"all_reduce {op}", send, (n,), self._whole)
         if self._is_small(rows):
+            if self.size * send.nbytes > self.small:
+                return self._pipeline(send, rows, op)  # reads each number once, where the line below reads all
             return reduce_ordered(self._in_place(send, rows, [n] * self.size, True), op)
         return self._either(
             "all_reduce", rows, lambda: self.plain.all_reduce(send, op), lambda: self._pipeline(send, rows, op)

@@ -20,7 +20,7 @@ DTYPES = [
         ml_dtypes.bfloat16,
     )
 ]
-SIZES = [0, 1, 7, 40_000]  # empty, and on each side of every change of method; large ones are below
+SIZES = [0, 1, 7, 50_000]  # empty, and on each side of every change of method; large ones are below
 
 
 def group_of(world: Any, axes: tuple[str, ...] = ("all",)) -> Any:
@@ -172,7 +172,7 @@ def test_negative_zeros_add_to_negative_zero(world: Any) -> None:
     assert np.signbit(result).all()
 
 
-@pytest.mark.parametrize("n", [400_000, 700_001])
+@pytest.mark.parametrize("n", [90_000, 400_000, 700_001])
 def test_large(world: Any, n: int) -> None:
     """Sizes that go in pieces, from ordinary memory and packed."""
     group, p, me = group_of(world), world.size, world.rank
