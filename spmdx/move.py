@@ -17,6 +17,7 @@ from spmdx.geometry import Part, Route, local_parts, route
 from spmdx.mesh import Coordinate, Mesh
 from spmdx.plan import LOCAL, Step
 from spmdx.runtime import memory, simulate
+from spmdx.runtime.pool import take
 
 Block = Any  # an ndarray of the mesh's device; on a simulated mesh a tuple of them, one for each rank
 Group = Any
@@ -153,13 +154,12 @@ def _receive(
         return _split(routes, flat)
     incoming = _added([r.incoming for r in routes])
     direct = len(routes) == 1 and routes[0].direct
-    out = np.empty(routes[0].shape, dtype) if direct else None
-    flat_out = None if out is None else out.reshape(-1)
+    out = take(sum(incoming), dtype) if direct else None
     if step.verb == "all_gather":
-        arrived = group.all_gather(send, incoming, out=flat_out)
+        arrived = group.all_gather(send, incoming, out=out)
     else:
-        arrived = group.all_to_all(send, counts, incoming, out=flat_out)
-    return [out] if out is not None else _scattered(routes, arrived, dtype)
+        arrived = group.all_to_all(send, counts, incoming, out=out)
+    return [out.reshape(routes[0].shape)] if out is not None else _scattered(routes, arrived, dtype)
 
 
 def _split(routes: list[Route], flat: Any) -> list[Any]:
@@ -170,7 +170,7 @@ def _split(routes: list[Route], flat: Any) -> list[Any]:
         if r.direct:
             out.append(flat[at : at + n].reshape(r.shape))
         else:
-            block = np.empty(r.shape, flat.dtype)
+            block = take(n, flat.dtype).reshape(r.shape)
             unpack(r.receive[0], flat, block, at)
             out.append(block)
         at += n
@@ -178,7 +178,7 @@ def _split(routes: list[Route], flat: Any) -> list[Any]:
 
 
 def _scattered(routes: list[Route], arrived: Sequence[Any], dtype: Any) -> list[Any]:
-    out = [np.empty(r.shape, dtype) for r in routes]
+    out = [take(math.prod(r.shape), dtype).reshape(r.shape) for r in routes]
     for j, flat in enumerate(arrived):
         at = 0
         for r, block in zip(routes, out):

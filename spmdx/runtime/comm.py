@@ -72,7 +72,7 @@ class Group(ABC):
 
     def buffer(self, count: int, dtype: DTypeLike) -> Flat:
         """Memory to pack a message into; the caller's until the collective that sends it returns."""
-        return np.empty(count, dtype)
+        return take(count, dtype)
 
     def all_gather(self, send: Flat, counts: Counts, out: Flat | None = None) -> list[Flat]:
         """Every member's ``send``, in member order; member i's has ``counts[i]`` elements.
