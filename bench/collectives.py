@@ -216,12 +216,12 @@ def work(options: argparse.Namespace) -> None:
     for size in options.sizes:
         libraries = [make(ranks, SIZES[size]) for make in makers]
         large = size == "128MB"
-        rounds = 5 if options.quick or large else 15 if size == "16MB" else 41
+        rounds = 5 if options.quick or large else 15 if size == "16MB" else 31
         for name in options.cases:
             contestants: dict[str, Contestant | None] = {}
             for calls in libraries:
                 contestants |= {label: loop(call) for label, call in calls(name).items()}
-            times = race(contestants, ranks, rounds, target=0.002, collective=True)
+            times = race(contestants, ranks, rounds, target=0.01, collective=True)
             judge({"move": name, "size": size, "ranks": ranks.size}, times, report)
     if ranks.rank == 0:
         report.write(options.worker)
