@@ -152,7 +152,7 @@ def _runner(
         return quick or partial(operation.body, np, *asked, **static)
 
     if mesh.device == "sim":
-        return _for_all(mesh, at, output.ndim == 0)
+        return _for_all(mesh, at)
     if operation.bounds and mesh.size > 1:
         return _for_whoever(mesh, at)
     run = at((0,) * len(mesh.sizes))
@@ -165,7 +165,7 @@ def _zero_d(run: Callable[..., Any]) -> Callable[..., Any]:
     return lambda *blocks: asarray(run(*blocks))
 
 
-def _for_all(mesh: Mesh, at: Callable[[Coordinate], Callable[..., Any]], zero_d: bool) -> Callable[..., Any]:
+def _for_all(mesh: Mesh, at: Callable[[Coordinate], Callable[..., Any]]) -> Callable[..., Any]:
     """The simulator: every rank's body, one after another."""
     runs = [at(c) for c in mesh.coordinates()]
 
@@ -173,7 +173,8 @@ def _for_all(mesh: Mesh, at: Callable[[Coordinate], Callable[..., Any]], zero_d:
         out = []
         for i, body in enumerate(runs):
             with context.use(rank=mesh.ranks[i]):
-                out.append(np.asarray(body(*(b[i] if isinstance(b, tuple) else b for b in blocks))))
+                block = body(*(b[i] if isinstance(b, tuple) else b for b in blocks))
+                out.append(np.asarray(block) if isinstance(block, np.generic) else block)
         return tuple(out)
 
     return run
@@ -220,10 +221,14 @@ def _dtype(
     with np.errstate(all="ignore"), elsewhere:
         out = run(*blocks)
     for block, c in zip(out, mesh.coordinates()) if mesh.device == "sim" else [(out, here)]:
+        if not isinstance(block, (np.ndarray, np.generic)):
+            raise RuleError(
+                f"{operation.name}: the body gave a {type(block).__name__}.", "a body that returns an array"
+            )
         if block.shape != output.block_shape(c):
             raise RuleError(
                 f"{operation.name}: the body gave a block of shape {block.shape} where the rule says "
-                f"{output.block_shape(c)} (output {output!r}).",
+                f"{output.block_shape(c)}, of an output {list(output.shape)} placed {output.placement!r}.",
                 "a rule whose right side is the shape that the body returns",
             )
     found: np.dtype[Any] = (out[0] if mesh.device == "sim" else out).dtype

@@ -18,8 +18,10 @@ from spmdx.decide import SCALARS, Bounds, Entry, constant, constants, decide, de
 from spmdx.errors import ImpliedMoveError, RuleError
 from spmdx.mesh import Mesh
 from spmdx.move import move
+from spmdx.placement import P
 from spmdx.plan import LOCAL
 from spmdx.propagate import Traits
+from spmdx.spec import Spec
 from spmdx.tape import Watched
 
 __all__ = ["Bounds", "Operation", "call", "constant", "constants", "default_mesh", "op", "registry"]
@@ -143,12 +145,24 @@ def op(
         elif linear == "together":
             groups = (tuple(range(count or 0)),)  # no numbers: every operand, however many
         operation = Operation(body, rule, Traits(groups, reduce, monotone), count, bounds, fast, prepare, note)
-        if operation.name in registry:
-            raise RuleError(f"an operation {operation.name!r} is already registered.", "another name")
+        if not operation.name.isidentifier():
+            raise RuleError(
+                f"an operation is called by its name; {body.__name__!r} is none.", "def my_operation(xp, x): ..."
+            )
+        before = registry.get(operation.name)
+        if before is not None and _home(before.body) != _home(body):
+            raise RuleError(
+                f"an operation {operation.name!r} is already registered.", f"def my_{operation.name}(xp, ...)"
+            )
         registry[operation.name] = operation
         return _caller(operation)
 
     return register
+
+
+def _home(body: Callable[..., Any]) -> tuple[str, str]:
+    """Where a body is written: the same place again (a notebook's cell, a thread rank) replaces the operation."""
+    return body.__module__, body.__qualname__
 
 
 def _caller(operation: Operation) -> Any:
@@ -263,16 +277,40 @@ def moved(operation: Operation, entry: Entry, operands: tuple[Any, ...], blocks:
 
 
 def implied(operation: Operation, entry: Entry, operands: tuple[Any, ...]) -> ImpliedMoveError:
-    """The error for a move inside `with explicit()`, with the lines to write."""
-    mesh = entry.spec.mesh
-    lines = []
-    for i, (x, steps, want) in enumerate(zip(operands, entry.plans or (), entry.decision.wanted)):
-        if any(step.verb not in LOCAL for step in steps):
-            verbs = ", ".join(
-                f"{s.verb}, {s.bytes / 2**20:.2f} MiB sent per rank" for s in steps if s.verb not in LOCAL
-            )
-            lines.append(f"operand {i}, {x.spec!r}: operand.redistribute({want.placement!r})   {verbs}")
+    """The error for a move inside `with explicit()`, with the line to write."""
+    given = operand_names(operation, len(operands))
+    shown, arguments, moves = [], [], []
+    for name, x, steps, want in zip(given, operands, entry.plans or (), entry.decision.wanted):
+        far = [step for step in steps if step.verb not in LOCAL]
+        arguments.append(_redistributed(name, x.spec, want) if far else name)
+        if far:
+            shown.append(f"\n  {name}: {x.spec!r}")
+            moves += [f"{step.verb}, {amount(step.bytes)} sent per rank" for step in far]
     return ImpliedMoveError(
-        f"{operation.name} would move its operands, which `with explicit()` forbids on {mesh!r}.",
-        "\n     and ".join(lines),
+        f"{operation.name} would move {' and '.join(n for n, a in zip(given, arguments) if n != a)}, which "
+        f"`with explicit()` forbids.{''.join(shown)}",
+        f"{operation.name}({', '.join(arguments)})   {', '.join(moves)}",
     )
+
+
+def operand_names(operation: Operation, count: int) -> list[str]:
+    """What the body calls its operands."""
+    names = list(inspect.signature(operation.body).parameters)[2 if operation.bounds else 1 :]
+    return names[:count] if operation.arrays is not None else [f"{names[0]}[{i}]" for i in range(count)]
+
+
+def _redistributed(name: str, now: Spec, then: Spec) -> str:
+    before, after = now.placement, then.placement
+    if isinstance(before, P) or isinstance(after, P):
+        return f"{name}.redistribute({after!r})"
+    changed = ", ".join(f"{axis}={p!r}" for axis, p in after.items() if p != before[axis])
+    return f"{name}.redistribute({changed})"
+
+
+def amount(count: int) -> str:
+    """Bytes, to be read."""
+    for unit in ("B", "KiB", "MiB"):
+        if count < 1024:
+            return f"{count:.3g} {unit}"
+        count /= 1024  # type: ignore[assignment]  # a float from here on
+    return f"{count:.3g} GiB"

@@ -187,4 +187,7 @@ def _misfit(name: str, rule: Rule, shapes: Sequence[tuple[int, ...]], factor: st
             f"{name}: shapes {shown} do not broadcast: {a} against {b}.",
             "shapes that agree or are 1, from the last",
         )
-    return ShapeError(f"{name}: shapes {shown} do not fit {rule.text!r}: {factor} is both {a} and {b}.")
+    return ShapeError(
+        f"{name}: shapes {shown} do not fit {rule.text!r}: {factor} is both {a} and {b}.",
+        "operands whose dimensions of one name have one length (a transpose or reshape may be missing)",
+    )

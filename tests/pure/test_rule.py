@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import spmdx as sx
 from spmdx.errors import RuleError, ShapeError
 from spmdx.rule import ELLIPSIS, Dim, Form, bind, parse
 
@@ -159,3 +162,39 @@ def test_wrong_number_of_operands_or_dimensions() -> None:
 def test_a_length_that_no_shape_tells(text: str) -> None:
     with pytest.raises(RuleError, match=r"(?s)no shape tells how long .* Form\('m"):
         bind(text, [(2, 6)], "f")
+
+
+# Registering
+
+
+def test_an_operation_needs_a_name() -> None:
+    with pytest.raises(RuleError, match="def my_operation"):
+        sx.op("m -> m")(lambda xp, x: x)
+
+
+def test_a_name_is_taken_once_unless_the_same_place_defines_it_again() -> None:
+    def define() -> Any:
+        @sx.op("... -> ...")
+        def twice_defined(xp: Any, x: Any) -> Any:
+            """As in a notebook's cell that is run again."""
+            return x
+
+        return twice_defined
+
+    assert define() is not define()
+    with pytest.raises(RuleError, match="already registered"):
+
+        @sx.op("... -> ...")
+        def add(xp: Any, x: Any) -> Any:
+            """Another's name."""
+            return x
+
+
+def test_a_body_returns_an_array() -> None:
+    @sx.op("m -> m")
+    def listed(xp: Any, x: Any) -> Any:
+        """No array."""
+        return x.tolist()
+
+    with pytest.raises(RuleError, match="a list"):
+        listed(sx.asarray(np.ones(3), mesh=sx.make_mesh({"a": 2}, device="sim")))
