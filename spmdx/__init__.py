@@ -37,6 +37,7 @@ from spmdx.ops.create import full, full_like, ones_like, zeros_like
 from spmdx.ops.elementwise import *
 from spmdx.ops.extremes import *
 from spmdx.ops.index import *
+from spmdx.ops.info import __array_namespace_info__
 from spmdx.ops.join import *
 from spmdx.ops.mask import *
 from spmdx.ops.moments import *

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from typing import Any
 
-from spmdx.errors import ShapeError
+from spmdx.errors import AxisError, ShapeError
 
 
 def one(axis: Any, ndim: int, name: str) -> int:
@@ -13,11 +13,9 @@ def one(axis: Any, ndim: int, name: str) -> int:
     dim = operator.index(axis)
     if not -ndim <= dim < ndim:
         if ndim == 0:
-            raise ShapeError(
-                f"{name}: axis {dim} is out of range: 0-d arrays have no dimensions.", "x[None] to add one"
-            )
+            raise AxisError(f"{name}: axis {dim} is out of range: 0-d arrays have no dimensions.", "x[None] to add one")
         plural = "s" * (ndim > 1)
-        raise ShapeError(
+        raise AxisError(
             f"{name}: axis {dim} is out of range for {ndim} dimension{plural}.", f"axis from {-ndim} to {ndim - 1}"
         )
     return dim + ndim if dim < 0 else dim

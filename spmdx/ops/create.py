@@ -11,11 +11,11 @@ import numpy as np
 from spmdx import dtypes
 from spmdx.array import Array
 from spmdx.decide import Bounds
-from spmdx.errors import ArgumentError, DtypeError, ShapeError
+from spmdx.errors import ArgumentError, DtypeError, MeshError, ShapeError
 from spmdx.mesh import Coordinate, Mesh
 from spmdx.op import op
 from spmdx.ops.axes import names, one
-from spmdx.ops.place import spec_for, wrap
+from spmdx.ops.place import asarray, spec_for, wrap
 from spmdx.ops.shape import broadcast_to, reshape
 from spmdx.placement import Placement
 from spmdx.rule import Form
@@ -76,8 +76,14 @@ def empty(
     return zeros(shape, dtype=dtype, mesh=mesh, placement=placement, device=device)
 
 
-def like(x: Array, dtype: Any, placement: Placement | None, shape: Any = None) -> Spec:
+def _same_device(x: Array, device: str | None) -> None:
+    if device not in (None, x.device):
+        raise MeshError(f"the array lies on {x.device!r}, not on {device!r}.", "x.to(mesh, placement)")
+
+
+def like(x: Array, dtype: Any, placement: Placement | None, shape: Any = None, device: str | None = None) -> Spec:
     """The spec of a new array like ``x``: its placement, Replicate where it is Partial."""
+    _same_device(x, device)
     base = x.spec.replace(partial=())
     kind = base.dtype if dtype is None else dtypes.checked(dtype)
     if placement is None and (shape is None or tuple(shape) == x.shape):
@@ -85,24 +91,51 @@ def like(x: Array, dtype: Any, placement: Placement | None, shape: Any = None) -
     return spec_for(x.shape if shape is None else shape, kind, x.mesh, placement)
 
 
-def zeros_like(x: Array, *, dtype: Any = None, placement: Placement | None = None) -> Array:
+def zeros_like(x: Array, *, dtype: Any = None, placement: Placement | None = None, device: str | None = None) -> Array:
     """Zeros with the shape, dtype and placement of ``x`` (Replicate where it is Partial)."""
-    return _filled(like(x, dtype, placement), 0)
+    return _filled(like(x, dtype, placement, device=device), 0)
 
 
-def ones_like(x: Array, *, dtype: Any = None, placement: Placement | None = None) -> Array:
+def ones_like(x: Array, *, dtype: Any = None, placement: Placement | None = None, device: str | None = None) -> Array:
     """Ones with the shape, dtype and placement of ``x`` (Replicate where it is Partial)."""
-    return _filled(like(x, dtype, placement), 1)
+    return _filled(like(x, dtype, placement, device=device), 1)
 
 
-def empty_like(x: Array, *, dtype: Any = None, placement: Placement | None = None) -> Array:
+def empty_like(x: Array, *, dtype: Any = None, placement: Placement | None = None, device: str | None = None) -> Array:
     """An array to be replaced, like ``x``. It holds zeros."""
-    return zeros_like(x, dtype=dtype, placement=placement)
+    return zeros_like(x, dtype=dtype, placement=placement, device=device)
 
 
-def full_like(x: Array, fill_value: Any, *, dtype: Any = None, placement: Placement | None = None) -> Array:
+def full_like(
+    x: Array,
+    fill_value: Any,
+    *,
+    dtype: Any = None,
+    placement: Placement | None = None,
+    device: str | None = None,
+) -> Array:
     """One value with the shape, dtype and placement of ``x`` (Replicate where it is Partial)."""
-    return _filled(like(x, dtype, placement), fill_value)
+    return _filled(like(x, dtype, placement, device=device), fill_value)
+
+
+def from_dlpack(
+    x: Any,
+    /,
+    *,
+    device: str | None = None,
+    copy: bool | None = None,
+    mesh: Mesh | None = None,
+    placement: Placement | None = None,
+) -> Array:
+    """The array of another library's array, which has the same value on every rank; each rank keeps its part.
+
+    Args:
+        copy: False shares its memory: nothing may write to it from then on. Otherwise it is copied.
+    """
+    if isinstance(x, Array):
+        _same_device(x, device)
+        return asarray(x, mesh=mesh, placement=placement)
+    return asarray(np.from_dlpack(x), mesh=mesh, placement=placement, device=device, copy=copy)
 
 
 # Ranges
@@ -306,6 +339,7 @@ __all__ = [
     "empty",
     "empty_like",
     "eye",
+    "from_dlpack",
     "full",
     "full_like",
     "identity",

@@ -112,6 +112,8 @@ def _entries(x: Array, entry: Any) -> list[Any]:
     found = entry if isinstance(entry, Array) else np.asarray(entry)
     if not isinstance(entry, (Array, np.ndarray)) and found.size == 0:
         found = found.astype(np.int64)  # an empty list
+    if found.dtype.kind == "b" and found.ndim == 0:
+        raise BoundsError("a 0-d mask is an index of its own, not a part of one.", "x[mask][:, ...]")
     if found.dtype.kind == "b":
         return list(masks.nonzero(found, x.mesh))
     if found.dtype.kind not in "iu":

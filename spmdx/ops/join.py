@@ -1,4 +1,4 @@
-"""Joining and repeating: concat, stack, split, pad, flip, roll, repeat, tile."""
+"""Joining and repeating: concat, stack, split, pad, flip, roll, diff, repeat, tile."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from spmdx.array import Array
 from spmdx.dtypes import result_type
 from spmdx.errors import ArgumentError, DtypeError, ShapeError
 from spmdx.op import constants, op
+from spmdx.ops.arithmetic import subtract
 from spmdx.ops.axes import names, one, several
+from spmdx.ops.compare import not_equal
 from spmdx.ops.index import take
 from spmdx.ops.shape import ravel, reshape, squeeze
 from spmdx.ops.slice import slicing, unslice
@@ -215,6 +217,21 @@ def roll(x: Any, /, shift: Any, *, axis: Any = None) -> Any:
     return _roll(x, shift, axis)
 
 
+def diff(x: Any, /, *, axis: int = -1, n: int = 1, prepend: Any = None, append: Any = None) -> Any:
+    """Each element's difference from the one before it along a dimension, taken ``n`` times; of bools whether they
+    differ. ``prepend`` and ``append`` are joined to x first. Blocks exchange the elements at their edges."""
+    if operator.index(n) < 0:
+        raise ArgumentError(f"diff: differences are taken 0 times or more; got {n}.", "n=1")
+    dim = one(axis, x.ndim, "diff")
+    parts = [a for a in (prepend, x, append) if a is not None]
+    x = concat(parts, axis=dim) if len(parts) > 1 else x
+    take_off = not_equal if x.dtype.kind == "b" else subtract
+    later, earlier = ((slice(None),) * dim + (part,) for part in (slice(1, None), slice(None, -1)))
+    for _ in range(n):
+        x = take_off(x[later], x[earlier])
+    return x
+
+
 def _copies(shape: tuple[int, ...], count: int, axis: int) -> dict[str, Any]:
     if operator.index(count) < 0:
         raise ArgumentError(f"repeat: an element is repeated 0 times or more; got {count}.", "repeats=0")
@@ -292,4 +309,4 @@ _roll.vjp(lambda g, out, x, shift, axis: _roll(g, tuple(-s for s in shift), axis
 _repeat.vjp(lambda g, out, x, count, axis: _fold(g, x, [count if d == axis else 1 for d in range(x.ndim)], False))
 _tile.vjp(lambda g, out, x, reps: _fold(g, x, reps, True))
 
-__all__ = ["concat", "flip", "pad", "repeat", "roll", "split", "stack", "tile", "unstack"]
+__all__ = ["concat", "diff", "flip", "pad", "repeat", "roll", "split", "stack", "tile", "unstack"]

@@ -14,7 +14,7 @@ import numpy as np
 
 from spmdx import context
 from spmdx.array import Array
-from spmdx.errors import BoundsError, ImpliedMoveError
+from spmdx.errors import BoundsError, ImpliedMoveError, ShapeError
 from spmdx.mesh import Coordinate, Mesh
 from spmdx.move import record
 from spmdx.op import constant, default_mesh
@@ -80,10 +80,14 @@ class _Expand:
 
 
 def nonzero(x: Any, mesh: Mesh | None = None) -> tuple[Array, ...]:
-    """The indices of the elements that are not zero, one array for each dimension, in C order."""
+    """The indices of the elements that are not zero, one array for each dimension, in C order.
+
+    Raises:
+        ShapeError: a 0-d array.
+    """
     x = x if isinstance(x, Array) else constant(np.asarray(x), mesh or default_mesh())
     if x.ndim == 0:
-        x = reshape(x, (1,))
+        raise ShapeError("nonzero: a 0-d array has no indices.", "nonzero(x[None]), or bool(x)")
     [x] = _aligned([x], x.ndim)
     layout = x.spec.layouts[0]
 

@@ -153,6 +153,7 @@ pair(
     values(4, 2, 3, seed=1),
 )
 pair("contract", lambda x, y: c.tensordot(x, y, 0), lambda x, y: np.tensordot(x, y, 0), values(2), values(3, seed=1))
+pair("contract", lambda x, y: c.tensordot(x, y, 0), lambda x, y: np.tensordot(x, y, 0), values(), values(seed=1))
 pair("contract", c.outer, np.outer, values(5), values(3, seed=1))
 pair("contract", c.outer, np.outer, values(2, 2), values(3, seed=1))
 pair("contract", c.inner, np.inner, values(2, 4), values(3, 4, seed=1))

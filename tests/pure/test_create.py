@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import spmdx as sx
-from spmdx.errors import ArgumentError, DtypeError, ShapeError
+from spmdx.errors import ArgumentError, DtypeError, MeshError, ShapeError
 from spmdx.mesh import Mesh
 from spmdx.ops import create
 
@@ -75,6 +75,22 @@ def test_like_keeps_the_placement_and_finishes_partials() -> None:
     assert create.empty_like(x).dtype == np.int32
 
 
+def test_another_librarys_array() -> None:
+    same(lambda **where: create.from_dlpack(np.arange(7.0), **where), np.arange(7.0))
+    x = create.from_dlpack(np.arange(7), mesh=MESHES[0], placement={"a": sx.Shard(0)})
+    assert create.from_dlpack(x) is x
+
+
+def test_what_the_library_says_of_itself() -> None:
+    said = sx.__array_namespace_info__()
+    assert said.dtypes(kind="real floating") == {"float32": np.float32, "float64": np.float64}
+    assert said.default_dtypes()["indexing"] == np.int64
+    with sx.use_mesh(MESHES[0]):
+        assert said.devices() == ["sim"]
+    with pytest.raises(MeshError, match="no device 'tape'"):
+        said.dtypes(device="tape")
+
+
 @pytest.mark.parametrize(
     ("act", "error", "says"),
     [
@@ -82,6 +98,7 @@ def test_like_keeps_the_placement_and_finishes_partials() -> None:
         (lambda: create.zeros((-1,)), ShapeError, "no negative sizes"),
         (lambda: create.zeros(3, dtype=object), DtypeError, "got dtype object"),
         (lambda: create.linspace(0, 1, -1), ArgumentError, "num is 0 or more"),
+        (lambda: create.zeros_like(create.ones(3), device="tape"), MeshError, "lies on 'cpu', not on 'tape'"),
         (lambda: create.tril(create.ones(3)), ShapeError, "at least 2 dimensions"),
         (lambda: create.one_hot(create.ones(3), 3), DtypeError, "one_hot takes integers; got dtype float64"),
     ],

@@ -163,6 +163,8 @@ def test_true_is_not_one() -> None:
         (lambda x: x[[0, 1], [0, 1, 2]], ShapeError, "do not broadcast"),
         (lambda x: x.at[0].set(np.ones(3)), ShapeError, "(3,) does not broadcast to (7,)"),
         (lambda x: x.at[0].set(1j), DtypeError, "complex values do not fit into float64"),
+        (lambda x: x[True, 0], BoundsError, "a 0-d mask is an index of its own"),
+        (lambda x: mask.nonzero(x[0, 0]), ShapeError, "a 0-d array has no indices"),
         (lambda x: index.take(x, [0], axis=2), ShapeError, "axis 2 is out of range for 2 dimensions"),
     ],
 )
