@@ -133,7 +133,11 @@ def uniform(
 
 
 def randint(key: Pair, shape: Sequence[int], intervals: Intervals, dtype: np.dtype[Any], low: int, high: int) -> Any:
-    """Integers in [low, high): the remainder of a number twice as wide as the dtype, drawn with two keys."""
+    """Integers in [low, high): the remainder of a number twice as wide as the dtype (or as 32 bits, if that is
+    narrower), drawn with two keys."""
+    if dtype.itemsize < 4:
+        wide = np.dtype(f"{dtype.kind}4")
+        return randint(key, shape, intervals, wide, low, high).astype(dtype)
     width = 8 * dtype.itemsize
     span = (high - low) % 2**width  # 0 stands for all numbers there are
     first, second = split(key, 2)

@@ -1,0 +1,6 @@
+"""The placements of the law suite are used here as well."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "laws"))
