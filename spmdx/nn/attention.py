@@ -1,0 +1,216 @@
+"""Attention, and positions turned into rotations. Heads, batch and queries may be divided wherever they like.
+
+Arrays are [..., positions, heads, features]. Keys and values that are whole along positions take the way by blocks,
+whose memory is linear in the sequence; divided ones take plain operations: small all-reduces, and no gather.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from spmdx.array import Array
+from spmdx.autodiff import custom_vjp, vjp
+from spmdx.dtypes import float32
+from spmdx.errors import ArgumentError, ShapeError
+from spmdx.ops import elementwise as e
+from spmdx.ops.attend import _attend, _attend_columns_back, _attend_rows_back, _rotate
+from spmdx.ops.contract import einsum
+from spmdx.ops.create import arange, tri
+from spmdx.ops.fit import fit
+from spmdx.ops.neural import settled
+from spmdx.ops.place import asarray
+from spmdx.ops.reduce import NARROW
+from spmdx.ops.scan import softmax
+from spmdx.ops.shape import permute_dims
+from spmdx.random import Key, bernoulli
+from spmdx.tape import recording
+
+LEAST = -1e30  # a score that is not seen, where a whole row may be
+
+
+def attention(
+    q: Array,
+    k: Array,
+    v: Array,
+    *,
+    mask: Any = None,
+    bias: Any = None,
+    causal: bool = False,
+    scale: float | None = None,
+    dropout: float = 0.0,
+    key: Key | None = None,
+) -> Array:
+    """softmax(scale q k.T + bias) v, for every head (Vaswani and others, 2017).
+
+    Args:
+        q: [..., t, heads, d].
+        k, v: [..., s, few, d] and [..., s, few, e], where ``few`` divides ``heads``: each of the heads of k and v
+            serves heads / few neighbouring heads of q (Ainslie and others, "GQA", 2023).
+        mask: bools, True where a query sees a key: [t, s] or [..., heads or 1, t, s]. A query that
+            sees nothing gives 0.
+        bias: numbers added to the scores, shaped as ``mask``.
+        causal: query i sees key j where j <= i + s - t: the last query sees every key.
+        scale: 1 / sqrt(d) if left out.
+        dropout: the share of the weights set to 0 (the others grow by 1 / (1 - dropout)), drawn from ``key``.
+
+    Returns:
+        [..., t, heads, e].
+    """
+    _check(q, k, v)
+    if dropout and key is None:
+        raise ArgumentError(f"attention with dropout={dropout} draws random values.", "key=sx.random.key(0)")
+    q, k, v = settled(q), settled(k), settled(v)
+    t, heads, few, s = q.shape[-3], q.shape[-2], k.shape[-2], k.shape[-3]
+    scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
+    q = q.reshape((*q.shape[:-2], few, heads // few, q.shape[-1]))
+    mask, bias = (_by_group(x, q) for x in (mask, bias))
+    offset = s - t if causal else None
+    if bias is None and not dropout and not any(x.spec.layouts[d].axes for x, d in _needed_whole(q, k, v)):
+        rows = permute_dims(q, _order(q, -3, -2, -4, -1))
+        keys, values = (permute_dims(x, _order(x, -2, -3, -1)) for x in (k, v))
+        found = _by_blocks(rows, keys, values, True if mask is None else mask, scale, offset)
+        found = permute_dims(found, _order(found, -2, -4, -3, -1))
+    else:
+        found = _plain(q, k, v, mask, bias, scale, offset, (dropout, key))
+    out: Array = found.reshape((*found.shape[:-3], heads, v.shape[-1]))
+    return out
+
+
+def _check(q: Array, k: Array, v: Array) -> None:
+    shapes = [tuple(x.shape) for x in (q, k, v)]
+    if min(map(len, shapes)) < 3 or shapes[1][:-1] != shapes[2][:-1] or shapes[0][-1] != shapes[1][-1]:
+        raise ShapeError(
+            f"attention of q, k and v with shapes {shapes[0]}, {shapes[1]} and {shapes[2]}.",
+            "q[..., t, heads, d], k[..., s, few, d], v[..., s, few, e]",
+        )
+    if not shapes[1][-2] or shapes[0][-2] % shapes[1][-2]:
+        raise ShapeError(
+            f"{shapes[0][-2]} heads of q cannot share the {shapes[1][-2]} heads of k and v equally.",
+            "a number of heads of k and v that divides that of q",
+        )
+
+
+def _needed_whole(q: Array, k: Array, v: Array) -> list[tuple[Array, int]]:
+    return [(q, -1), (k, -3), (k, -1), (v, -3), (v, -1)]
+
+
+def _order(x: Array, *last: int) -> tuple[int, ...]:
+    """The dimensions with the last ones in another order."""
+    return (*range(x.ndim - len(last)), *(x.ndim + d for d in last))
+
+
+def _by_group(x: Any, q: Array) -> Any:
+    """A mask or bias [..., heads or 1, t, s] as [..., few or 1, group or 1, t, s]."""
+    if x is None:
+        return None
+    x = x if isinstance(x, Array) else asarray(x, mesh=q.mesh)
+    if x.ndim == 2:
+        return x.reshape((1, 1, *x.shape))
+    few, group = q.shape[-3:-1]
+    if x.shape[-3] not in (1, few * group):
+        raise ShapeError(f"a mask of shape {x.shape} for {few * group} heads.", "[t, s], or [..., heads or 1, t, s]")
+    return x.reshape((*x.shape[:-3], *((1, 1) if x.shape[-3] == 1 else (few, group)), *x.shape[-2:]))
+
+
+def _plain(
+    q: Array, k: Array, v: Array, mask: Any, bias: Any, scale: Any, offset: int | None, drop: tuple[float, Any]
+) -> Array:
+    """In plain operations. q is [..., t, few, group, d]; memory grows as t s."""
+    kind = q.dtype
+    q = q.astype(float32) if kind in NARROW else q
+    scores = einsum("...tkgd,...skd->...kgts", q * scale, k)
+    if bias is not None:
+        scores = scores + bias
+    if offset is not None:
+        lower = tri(scores.shape[-2], scores.shape[-1], k=offset, dtype=bool, mesh=q.mesh)
+        mask = lower if mask is None else e.logical_and(mask, lower)
+    weights = softmax(scores if mask is None else e.where(mask, scores, LEAST), -1)
+    weights = weights if mask is None else e.where(mask, weights, 0)
+    rate, key = drop
+    if rate:
+        kept = bernoulli(key, weights.shape, 1 - rate, mesh=weights.mesh, placement=weights.placement)
+        weights = e.where(kept, weights / (1 - rate), 0)
+    out: Array = einsum("...kgts,...ske->...tkge", weights, v)
+    return out if out.dtype == kind else out.astype(kind)
+
+
+@custom_vjp
+def _by_blocks(q: Any, k: Any, v: Any, mask: Any, scale: Any, offset: Any) -> Array:
+    """q is [..., few, group, t, d]; k and v are [..., few, s, d]."""
+    found: Array = _attend(q, k, v, mask, scale, offset)
+    return found
+
+
+def _forward(q: Any, k: Any, v: Any, mask: Any, scale: Any, offset: Any) -> Any:
+    out = _attend(q, k, v, mask, scale, offset)
+    return out, (out, q, k, v, mask, scale, offset)
+
+
+def _backward(kept: Any, g: Array) -> Any:
+    out, q, k, v, mask, scale, offset = kept
+    if recording():
+        _, back = vjp(lambda q, k, v: _plain_by_group(q, k, v, mask, scale, offset), q, k, v)
+        return (*back(g), None, None, None)
+    g = settled(g)
+    columns = _attend_columns_back(g, out, q, k, v, mask, scale, offset)
+    n = k.shape[-1]
+    return (
+        fit(_attend_rows_back(g, out, q, k, v, mask, scale, offset), q),
+        fit(columns[..., :n], k),
+        fit(columns[..., n:], v),
+        None,
+        None,
+        None,
+    )
+
+
+def _plain_by_group(q: Array, k: Array, v: Array, mask: Any, scale: Any, offset: Any) -> Array:
+    q = permute_dims(q, _order(q, -2, -4, -3, -1))
+    k, v = (permute_dims(x, _order(x, -2, -3, -1)) for x in (k, v))
+    out = _plain(q, k, v, None if mask is True else mask, None, scale, offset, (0.0, None))
+    found: Array = permute_dims(out, _order(out, -3, -2, -4, -1))
+    return found
+
+
+_by_blocks.defvjp(_forward, _backward)
+
+
+# Positions
+
+
+def rope_table(positions: Any, dim: int, *, base: float = 10000.0, mesh: Any = None) -> tuple[Array, Array]:
+    """The cosines and sines for :func:`rope`, [..., t, dim / 2], in float64.
+
+    Args:
+        positions: how many, or the numbers themselves.
+    """
+    if isinstance(positions, int):
+        positions = arange(positions, mesh=mesh)
+    at = positions if isinstance(positions, Array) else asarray(positions, mesh=mesh)
+    angles = at.astype(float)[..., None] * (base ** (-np.arange(0, dim, 2) / dim))
+    return e.cos(angles), e.sin(angles)
+
+
+def rope(
+    x: Array, positions: Any = None, *, base: float = 10000.0, table: Any = None, neighbours: bool = False
+) -> Array:
+    """Rotary position embedding (Su and others, "RoFormer", 2021) of queries or keys [..., t, heads, d].
+
+    Args:
+        positions: [t] or [..., t]; 0, 1, 2, ... if left out.
+        table: what :func:`rope_table` made, to make it once for many layers.
+        neighbours: turn elements 2i and 2i + 1 together, as the paper; else i and i + d / 2, as in Llama's
+            weights.
+    """
+    if x.ndim < 3 or x.shape[-1] % 2:
+        raise ShapeError(f"rope of shape {x.shape}.", "[..., positions, heads, features], with even features")
+    if table is None:
+        table = rope_table(x.shape[-3] if positions is None else positions, x.shape[-1], base=base, mesh=x.mesh)
+    found: Array = _rotate(x, *table, bool(neighbours))
+    return found
+
+
+__all__ = ["attention", "rope", "rope_table"]

@@ -1,0 +1,83 @@
+"""Losses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from spmdx.array import Array
+from spmdx.autodiff import custom_vjp, vjp
+from spmdx.dtypes import float32
+from spmdx.errors import DtypeError, ShapeError
+from spmdx.ops import elementwise as e
+from spmdx.ops.likelihood import _cross_entropy_back, _sum_exp
+from spmdx.ops.moments import logsumexp
+from spmdx.ops.neural import settled
+from spmdx.ops.place import asarray
+from spmdx.ops.reduce import NARROW, max, sum
+from spmdx.ops.scan import take_along_axis
+from spmdx.tape import recording
+
+
+def cross_entropy(logits: Array, labels: Any, *, smoothing: float = 0.0) -> Array:
+    """-log(softmax(logits)[label]) for every label: logits [..., classes], labels [...], result [...].
+
+    Args:
+        labels: integers below ``classes``.
+        smoothing: this share of each target is spread evenly over all classes (Szegedy and others, 2016).
+
+    Where the classes are divided, logits are never gathered: one all-reduce of the maxima, one of the sums, and the
+    picked logits stay a Partial sum, which the mean of the losses finishes. float16 and bfloat16 count in float32.
+
+    Raises:
+        BoundsError: a label out of range.
+    """
+    labels = labels if isinstance(labels, Array) else asarray(labels, mesh=logits.mesh)
+    if labels.dtype.kind not in "iu":
+        raise DtypeError(f"labels are integers; these are {labels.dtype.name}.", "labels.astype(int)")
+    if labels.shape != logits.shape[:-1]:
+        raise ShapeError(
+            f"cross_entropy of logits {logits.shape} and labels {labels.shape}.",
+            "logits[..., classes] and labels[...] with the same leading dimensions",
+        )
+    found: Array = _cross_entropy(settled(logits), labels, smoothing)
+    return found
+
+
+def _total(x: Array) -> Array:
+    """log(sum(exp(x))) over the classes, for a gradient that is known."""
+    kind = float32 if x.dtype in NARROW else x.dtype
+    top = settled(max(x, -1)).astype(kind)
+    top = e.where(e.isfinite(top), top, 0)
+    total: Array = e.log(settled(_sum_exp(x, top))) + top
+    return total
+
+
+def _loss(x: Array, total: Array, labels: Array, smoothing: float) -> Array:
+    picked: Array = sum(take_along_axis(x, labels[..., None], -1), -1).astype(total.dtype)
+    if not smoothing:
+        return total - picked
+    even: Array = sum(x, -1, total.dtype) / x.shape[-1]
+    return total - (picked * (1 - smoothing) + even * smoothing)
+
+
+@custom_vjp
+def _cross_entropy(x: Array, labels: Array, smoothing: float) -> Array:
+    return _loss(x, _total(x), labels, smoothing)
+
+
+def _forward(x: Array, labels: Array, smoothing: float) -> Any:
+    total = _total(x)
+    return _loss(x, total, labels, smoothing), (x, total, labels, smoothing)
+
+
+def _backward(kept: Any, g: Array) -> Any:
+    x, total, labels, smoothing = kept
+    if recording():
+        _, back = vjp(lambda x: _loss(x, logsumexp(x.astype(total.dtype), -1), labels, smoothing), x)
+        return *back(g), None, None
+    return _cross_entropy_back(settled(g), x, total, labels, smoothing, x.shape[-1]), None, None
+
+
+_cross_entropy.defvjp(_forward, _backward)
+
+__all__ = ["cross_entropy"]

@@ -1,0 +1,41 @@
+"""Cross-entropy in passes that never gather the classes: each rank reads its own scores."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from spmdx.decide import Bounds
+from spmdx.op import op
+from spmdx.ops.neural import wide
+from spmdx.ops.scatter import locate
+
+ROWS = 1 << 18  # scores of a block of rows, at most, so that they stay in the cache
+
+
+@op("... v, ... -> ...")
+def _sum_exp(xp: Any, x: Any, top: Any) -> Any:
+    """The sum of exp(x - top) over the last dimension: a Partial sum where it is divided."""
+    n = x.shape[-1]
+    step = max(1, ROWS // max(n, 1))
+    rows, tops = x.reshape(-1, n) if x.size else x.reshape(top.size, n), top.reshape(-1, 1)
+    out = xp.empty(rows.shape[0], top.dtype)
+    for start in range(0, rows.shape[0], step):
+        some = slice(start, start + step)
+        powers = xp.subtract(rows[some], tops[some], dtype=top.dtype)
+        xp.add.reduce(xp.exp(powers, out=powers), 1, None, out[some])
+    return out.reshape(x.shape[:-1])
+
+
+@op("..., ... v, ..., ..., -> ... v", bounds=True)
+def _cross_entropy_back(xp: Any, at: Bounds, g: Any, x: Any, total: Any, labels: Any, smooth: Any, classes: int) -> Any:
+    """The gradient of cross-entropy with respect to the scores: g (softmax(x) - target)."""
+    y = wide(xp, x)
+    out = xp.asarray(y - total[..., None])
+    xp.exp(out, out=out)
+    if smooth:
+        out -= smooth / classes
+    local, inside = locate(labels, at.inputs[1][-1], classes)
+    rows = xp.nonzero(inside)
+    out[(*rows, local[rows])] -= 1.0 - smooth
+    out *= wide(xp, g)[..., None]
+    return out.astype(x.dtype, copy=False)
