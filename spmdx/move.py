@@ -121,14 +121,14 @@ def _collective(steps: list[Step], blocks: list[Block]) -> list[Block]:
     comm = context.world().comm(mesh)
     group = comm.group(steps[0].axes)
     routes = [route(step, comm.coordinate) for step in steps]
-    counts = _added([r.counts for r in routes])
+    counts = routes[0].counts if len(routes) == 1 else _added([r.counts for r in routes])
     send = _packed(routes, blocks, counts, group)
     return _receive(steps[0], routes, blocks, send, counts, group)
 
 
 def _added(counts: list[tuple[int, ...]]) -> Sequence[int]:
     """Elements for or from every member, all arrays together."""
-    return counts[0] if len(counts) == 1 else [sum(each) for each in zip(*counts)]
+    return [sum(each) for each in zip(*counts)]
 
 
 def _packed(routes: list[Route], blocks: list[Any], counts: Sequence[int], group: Group) -> Any:
@@ -152,14 +152,14 @@ def _receive(
         op = step.source.op
         flat = group.all_reduce(send, op) if step.verb == "all_reduce" else group.reduce_scatter(send, counts, op)
         return _split(routes, flat)
-    incoming = _added([r.incoming for r in routes])
-    direct = len(routes) == 1 and routes[0].direct
-    out = take(sum(incoming), dtype) if direct else None
+    alone = routes[0] if len(routes) == 1 else None
+    incoming = alone.incoming if alone else _added([r.incoming for r in routes])
+    out = take(sum(incoming), dtype) if alone and alone.direct else None
     if step.verb == "all_gather":
-        arrived = group.all_gather(send, incoming, out=out)
+        arrived = group.all_gather(send, incoming, out)
     else:
-        arrived = group.all_to_all(send, counts, incoming, out=out)
-    return [out.reshape(routes[0].shape)] if out is not None else _scattered(routes, arrived, dtype)
+        arrived = group.all_to_all(send, counts, incoming, out)
+    return [out.reshape(alone.shape)] if alone and out is not None else _scattered(routes, arrived, dtype)
 
 
 def _split(routes: list[Route], flat: Any) -> list[Any]:
