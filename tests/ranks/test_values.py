@@ -85,7 +85,7 @@ def test_objects_are_refused() -> None:
         sx.asarray([object()])
     with pytest.raises(DtypeError, match="numbers and bools"):
         sx.asarray(["text"])
-    with pytest.raises(DtypeError, match="sx.stack"):
+    with pytest.raises(DtypeError, match=r"sx\.stack"):
         sx.asarray([sx.asarray(1.0), sx.asarray(2.0)])
 
 
