@@ -106,7 +106,11 @@ def vjp(function: Callable[..., Any], *primals: Any, has_aux: bool = False) -> A
                     "one cotangent of the same shape for every output",
                 )
         found = pull(outputs, given, watched)
-        return tree.unflatten(treedef, _at_home(found, leaves))
+        places = [home(x.spec) for x in leaves]
+        running = context.get().plan
+        if running is not None and not nested:
+            places = running.homes([path.partition(".")[2] for path in tree.paths(primals)], places)
+        return tree.unflatten(treedef, _at_home(found, leaves, places))
 
     value = value if nested else tree.map(plain, value)
     return (value, pull_back, aux if nested else tree.map(plain, aux)) if has_aux else (value, pull_back)
@@ -177,8 +181,8 @@ def _one(value: Array) -> Array:
     return full((), 1, dtype=value.dtype, mesh=value.mesh)
 
 
-def _checked(x: Any) -> Array:
-    x = x if isinstance(x, Array) else asarray(x)
+def _checked(leaf: Any) -> Array:
+    x: Array = leaf if isinstance(leaf, Array) else asarray(leaf)
     if x.dtype.kind not in "fcV":
         raise GradientError(
             f"a gradient needs floating-point leaves; one is {x.spec!r}.",
@@ -192,10 +196,10 @@ def home(spec: Spec) -> Spec:
     return spec.replace(partial=()) if spec.partial else spec
 
 
-def _at_home(found: list[Array | None], leaves: Sequence[Array]) -> list[Array]:
-    """Gradients cast and moved to where their values lie, in as few messages as they need."""
+def _at_home(found: list[Array | None], leaves: Sequence[Array], places: Sequence[Spec]) -> list[Array]:
+    """Gradients moved to their places, in as few messages as they need."""
     grads = [zeros_like(x) if g is None else g for g, x in zip(found, leaves)]
-    targets = [home(x.spec).replace(dtype=g.dtype) for g, x in zip(grads, leaves)]
+    targets = [place.replace(dtype=g.dtype) for g, place in zip(grads, places)]
     return moved_arrays(grads, targets, [plan(g.spec, t) for g, t in zip(grads, targets)], "grad")
 
 
@@ -230,7 +234,7 @@ class _Pick:
         return [g if k == self.i else None for k in range(self.n)]
 
 
-def _bundled(value: Any, inputs: list[Any], name: str, gradients: Callable[[Any], list[Any]]) -> Any:
+def bundled(value: Any, inputs: list[Any], name: str, gradients: Callable[[Any], list[Any]]) -> Any:
     """The arrays of a value, recorded as the outputs of one rule with these inputs."""
     outputs, out_def = tree.flatten(value)
     if not any(type(x) is Watched for x in inputs) or not context.get().depth:
@@ -289,7 +293,7 @@ class custom_vjp:  # noqa: N801  # JAX's name, used as a function
                 raise GradientError("a custom_vjp's backward must return one gradient, or None, for each argument.")
             return found
 
-        return _bundled(value, leaves, "custom_vjp", gradients)
+        return bundled(value, leaves, "custom_vjp", gradients)
 
 
 def remat(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -311,7 +315,7 @@ def remat(function: Callable[..., Any]) -> Callable[..., Any]:
             with_g = [(out, c) for out, c in zip(again, g) if c is not None]
             return list(pull([out for out, _ in with_g], [c for _, c in with_g], sources))
 
-        return _bundled(value, list(sources), "remat", gradients)
+        return bundled(value, list(sources), "remat", gradients)
 
     return wrapped
 

@@ -72,8 +72,10 @@ def default_mesh() -> Mesh:
     return context.get().mesh or Mesh(("world",), (context.world().size,))
 
 
-def decide(operation: Operation, operands: tuple[Any, ...], static: Mapping[str, Any]) -> Entry:
-    """Propagate, and bind the body: the entry for a call not seen before."""
+def decide(
+    operation: Operation, operands: tuple[Any, ...], static: Mapping[str, Any], stay: bool = False
+) -> Entry:
+    """Propagate, and bind the body: the entry for a call not seen before. ``stay``: as a plan wants it."""
     mesh = common_mesh(operation.name, [x.spec for x in operands if isinstance(x, Array)])
     specs = [_on(mesh, x) for x in operands]
     shapes = [s.shape for s in specs]
@@ -82,16 +84,23 @@ def decide(operation: Operation, operands: tuple[Any, ...], static: Mapping[str,
     rule = operation.rule
     form: str | Form = rule if isinstance(rule, str) else rule(*shapes, **static)
     bound = bind(form, shapes, operation.name)
-    for traits in (operation.traits, operation.traits._replace(finish=True)):
+    own = operation.traits._replace(stay=stay)
+    for traits in (own, own._replace(finish=True)):
         decision = propagate(bound, specs, traits, mesh)
         output = make(mesh, bound.shape, np.dtype("u1"), decision.layouts, decision.partial, decision.op)
         run = _runner(operation, mesh, decision, output, operands, static)
         dtype = _dtype(operation, run, mesh, decision, output, operands)
-        if all(_commutes(w, dtype, traits) for w in decision.wanted if w.partial):
+        partial = [w for w, x in zip(decision.wanted, operands) if w.partial and not _weak(x, dtype)]
+        if all(_commutes(w, dtype, traits) for w in partial):
             break
     spec = output.replace(dtype=dtype)
     plans = decision.plans if any(decision.plans) else None
     return Entry(run, spec, static, plans, decision)
+
+
+def _weak(x: Any, dtype: np.dtype[Any]) -> bool:
+    """True for a Python number that takes the output's dtype, on the ranks where it is masked as well."""
+    return type(x) in SCALARS and dtype.kind != "b"
 
 
 def _commutes(x: Spec, dtype: np.dtype[Any], traits: Traits) -> bool:

@@ -50,6 +50,7 @@ class Operation:
         self.gradient_of_each: Callable[..., Any] | None = None
         self.memo: dict[Any, Any] = {}  # calls that move nothing: (function of blocks, spec, static)
         self.entries: dict[Any, Entry] = {}
+        self.planned: dict[Any, Entry] = {}  # entries as a running plan wants them
 
     @property
     def differentiable(self) -> bool:
@@ -77,20 +78,27 @@ class Operation:
         self, specs: tuple[Any, ...], operands: tuple[Any, ...], static: tuple[Any, ...], names: tuple[str, ...]
     ) -> Entry:
         """The entry for a call on operands with these specs (or types of Python scalars), made if need be."""
+        entries = self.entries if context.get().plan is None else self.planned
         try:
             key = specs + static
-            found = self.entries.get(key)
+            found = entries.get(key)
         except TypeError:  # lists and slices do not hash
             key = specs + tuple(map(hashable, static))
-            found = self.entries.get(key)
+            found = entries.get(key)
         if found is None:
-            found = decide(self, operands, dict(zip(names, static)))
-            if len(self.entries) >= MEMO_SIZE:  # bounded: an entry is cheap to make again
-                self.entries.clear()
+            found = self._decided(key, operands, dict(zip(names, static)))
+            if len(entries) >= MEMO_SIZE:  # bounded: an entry is cheap to make again
+                entries.clear()
                 self.memo.clear()
-            self.entries[key] = found
-            if found.plans is None and shared_by_all(found.spec.mesh) and not check.on():
-                self.memo[key if len(key) != 1 else key[0]] = (found.run, found.spec, found.static)
+            entries[key] = found
+        return found
+
+    def _decided(self, key: tuple[Any, ...], operands: tuple[Any, ...], static: Mapping[str, Any]) -> Entry:
+        """An entry made; it may take the short way if it moves nothing, and would be the same without a plan."""
+        found = decide(self, operands, static, stay=context.get().plan is not None)
+        quick = found.plans is None and shared_by_all(found.spec.mesh) and not check.on()
+        if quick and (found.decision.bytes == 0 or decide(self, operands, static).spec is found.spec):
+            self.memo[key if len(key) != 1 else key[0]] = (found.run, found.spec, found.static)
         return found
 
 

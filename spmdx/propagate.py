@@ -2,7 +2,8 @@
 
 Among all placements that the rule allows it takes the cheapest: bytes moved now, plus bytes to finish any new
 Partial axis, plus what a Partial that passes grows by; ties by smallest output block, then fewest Partial axes, then
-mesh order. A mesh axis that no operand uses stays unused.
+mesh order. A mesh axis that no operand uses stays unused. Under a plan operands stay: if there is a way in which none
+has to move, it is taken at whatever cost, for the plan has said where they are to be.
 """
 
 from __future__ import annotations
@@ -28,12 +29,14 @@ class Traits(NamedTuple):
     ``reduce``: what a factor that is only on the left is reduced by; a Partial of that op passes.
     ``monotone``: +1 or -1 if Partial min and max pass, as they are or swapped.
     ``finish``: nothing Partial passes.
+    ``stay``: no operand moves, if the rule allows it.
     """
 
     linear: tuple[tuple[int, ...], ...] = ()
     reduce: str = "sum"
     monotone: int = 0
     finish: bool = False
+    stay: bool = False
 
 
 class Decision(NamedTuple):
@@ -59,7 +62,7 @@ def propagate(bound: Bound, specs: Sequence[Spec], traits: Traits, mesh: Mesh) -
     natural = _natural(bound, specs, traits, active)
     if natural is not None:
         for decision, _ in _decide(bound, specs, traits, mesh, dict(zip(active, natural))):
-            if decision.bytes == 0:
+            if decision.bytes == 0 or (traits.stay and not any(decision.plans)):
                 return decision
     best: tuple[tuple[int, int, int], Decision] | None = None
     for choices in product(*(_choices(bound, specs, traits, a) for a in active)):

@@ -41,6 +41,11 @@ def leaves(tree: Any) -> list[Any]:
     return optree.tree_leaves(tree)
 
 
+def paths(tree: Any) -> list[str]:
+    """The path of every leaf, keys and positions joined by dots: ``layers.3.attention.qkv``."""
+    return [".".join(map(str, path)) for path in optree.tree_paths(tree)]
+
+
 def match(tree: Any, treedef: TreeDef, what: str) -> list[Any]:
     """The leaves of ``tree``, which must have the structure ``treedef``."""
     found, structure = optree.tree_flatten(tree)

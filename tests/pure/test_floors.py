@@ -76,6 +76,7 @@ TABLE: dict[str, Place] = {
     "fft.py": Place(4, ("ops/*",), below=(0, 1, 3)),
     "autodiff.py": Place(4, ("ops/*",), below=(0, 1, 3)),
     # 5 craft: compositions of operations; of the lower floors they know only the plan's words
+    "plans/*": Place(5, ("plans/*",), below=(0, 3, 4), besides=("plan.py",)),
     "nn/*": Place(5, ("nn/*",), below=(0, 3, 4)),
     "optim/*": Place(5, ("optim/*",), below=(0, 3, 4)),
     "checkpoint.py": Place(5, below=(0, 3, 4), besides=("plan.py",)),

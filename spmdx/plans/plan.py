@@ -1,0 +1,130 @@
+"""Plans: path patterns to placements, for parameters, named values, gradients and optimizer state."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from fnmatch import fnmatchcase
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from spmdx import context
+from spmdx.decide import default_mesh
+from spmdx.errors import MeshError
+from spmdx.mesh import Mesh
+from spmdx.placement import Placement
+from spmdx.plans.placing import Axes, Word, changed, checked
+from spmdx.spec import Spec, place
+
+Pattern = str | re.Pattern[str]
+Entries = Mapping[Any, Axes]  # by Pattern
+KINDS = ("params", "names", "gather", "grads", "state")
+
+
+class Rule(NamedTuple):
+    """One line of a plan."""
+
+    pattern: Pattern
+    axes: dict[str, Word]
+
+    def fits(self, path: str) -> bool:
+        """True if the pattern is this path's."""
+        return fnmatchcase(path, self.pattern) if isinstance(self.pattern, str) else bool(self.pattern.search(path))
+
+    @property
+    def text(self) -> str:
+        """The pattern, to be read."""
+        return self.pattern if isinstance(self.pattern, str) else self.pattern.pattern
+
+
+class Plan:
+    """Where the pieces of a model lie: patterns of paths to placements, apart from the model.
+
+    Args:
+        params: of parameters by path, as ``"layers.*.mlp.up"``.
+        names: of values that the model names, ``sx.name(x, "residual")``; on axes that the entry leaves out, a value
+            stays where it is.
+        gather: of the first argument of functions that the model names, ``sx.name(block, "block")``: its arrays are
+            brought there just before the call, in one message, dropped after it, and brought again for the
+            gradient; the gradients go home in one message.
+        grads: of the parameters' gradients, where they differ from the parameters.
+        state: of the optimizer's arrays, where they differ from the parameters.
+
+    An entry is a dict of mesh axis to ``Shard``, ``Replicate`` or ``Spread``. Patterns are fnmatch's (``*`` also
+    crosses dots), or compiled regular expressions that are searched for. Every pattern that fits counts; where two
+    speak of one mesh axis, the later wins. ``a | b`` is the plan with b's lines after a's.
+    """
+
+    rules: dict[str, tuple[Rule, ...]]
+
+    def __init__(
+        self,
+        params: Entries | None = None,
+        *,
+        names: Entries | None = None,
+        gather: Entries | None = None,
+        grads: Entries | None = None,
+        state: Entries | None = None,
+    ) -> None:
+        given = (params, names, gather, grads, state)
+        self.rules = {
+            kind: tuple(Rule(pattern, checked(axes, str(pattern))) for pattern, axes in (entries or {}).items())
+            for kind, entries in zip(KINDS, given)
+        }
+        self._found: dict[tuple[str, str], dict[str, Word]] = {}
+
+    def __or__(self, other: Plan) -> Plan:
+        made = Plan()
+        made.rules = {kind: (*self.rules[kind], *other.rules[kind]) for kind in KINDS}
+        return made
+
+    def __repr__(self) -> str:
+        lines = [f"  {kind}: {r.text} -> {r.axes}" for kind, rules in self.rules.items() for r in rules]
+        return "\n".join(["Plan(", *lines, ")"])
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """The mesh axes that it speaks of."""
+        return tuple(dict.fromkeys(a for rules in self.rules.values() for r in rules for a in r.axes))
+
+    def find(self, kind: str, path: Any) -> dict[str, Word]:
+        """What the lines of one kind say of a path, mesh axis by mesh axis."""
+        path = path if isinstance(path, str) else ".".join(map(str, path))
+        found = self._found.get((kind, path))
+        if found is None:
+            found = {}
+            for rule in self.rules[kind]:
+                if rule.fits(path):
+                    found.update(rule.axes)
+            self._found[kind, path] = found
+        return found
+
+    def spec(self, path: Any, shape: Iterable[int], dtype: Any = np.float64, mesh: Mesh | None = None) -> Spec:
+        """The spec of a parameter on a mesh (the default mesh if left out)."""
+        whole = place(mesh or default_mesh(), tuple(shape), dtype)
+        return changed(whole, self.find("params", path))
+
+    def placement(self, path: Any, shape: Iterable[int], mesh: Mesh | None = None) -> Placement:
+        """The placement of a parameter on a mesh (the default mesh if left out)."""
+        return self.spec(path, shape, mesh=mesh).placement
+
+    @contextmanager
+    def on(self, mesh: Mesh) -> Iterator[Any]:
+        """Run the code inside under this plan, with ``mesh`` as the default mesh.
+
+        Raises:
+            MeshError: an axis of the plan that the mesh does not have.
+        """
+        from spmdx.plans.running import Running
+
+        for axis in self.axes:
+            if axis not in mesh:
+                raise MeshError(
+                    f"the plan speaks of the mesh axis {axis!r}; {mesh!r} has none of that name.",
+                    f'sx.make_mesh({{..., "{axis}": 1}})',
+                )
+        running = Running(self, mesh)
+        with context.use(plan=running, mesh=mesh):
+            yield running

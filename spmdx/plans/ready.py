@@ -1,0 +1,58 @@
+"""Ready plans, one for each way to divide training; `|` combines them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from spmdx.placement import Replicate, Shard
+from spmdx.plans.placing import Spread
+from spmdx.plans.plan import Plan
+
+
+def data_parallel(axis: str = "data", batch: str = "batch") -> Plan:
+    """Every rank has its part of what the model names "batch" (first dimension), and all of the parameters.
+
+    A step moves the gradients: one all-reduce of all of them, 2 n (p - 1) / p bytes for n bytes of parameters.
+    """
+    return Plan(names={batch: {axis: Shard(0)}})
+
+
+def tensor_parallel(axis: str, dims: Mapping[str, int], residual: str = "residual", normed: str = "normed") -> Plan:
+    """Parameters divided within a layer: pattern of path to the dimension that is divided. Columns before rows, as in
+    "Megatron-LM" (Shoeybi et al., 2019): a step sums what the model names "residual" forward, and the gradient of what
+    it names "normed" backward: two all-reduces of activations a layer each way."""
+    whole = {axis: Replicate()}
+    params = {pattern: {axis: Shard(dim)} for pattern, dim in dims.items()}
+    return Plan(params, names={residual: whole, normed: whole})
+
+
+def sequence_parallel(axis: str, residual: str = "residual", normed: str = "normed") -> Plan:
+    """What lies between the layers' products is divided along the sequence (dimension 1): norms, dropout, residual
+    sums. "Reducing activation recomputation" (Korthikanti et al., 2022). Together with :func:`tensor_parallel`: each
+    all-reduce becomes a reduce-scatter where the model names "residual" and an all-gather where it names "normed"."""
+    return Plan(names={residual: {axis: Shard(1)}, normed: {axis: Replicate()}})
+
+
+def zero1(axis: str = "data", batch: str = "batch") -> Plan:
+    """Data-parallel, with the optimizer's state divided. "ZeRO" (Rajbhandari et al., 2020), stage 1.
+
+    A step reduce-scatters the gradients at its end and gathers the new parameters: 2 n (p - 1) / p bytes.
+    """
+    spread = {axis: Spread()}
+    return data_parallel(axis, batch) | Plan(grads={"*": spread}, state={"*": spread})
+
+
+def zero2(axis: str = "data", batch: str = "batch", block: str = "block") -> Plan:
+    """As :func:`zero1`; the gradients of a function that the model names "block" are reduce-scattered as soon as they
+    are there, so that no rank holds all of them. The same bytes, one message a block."""
+    return zero1(axis, batch) | Plan(gather={block: {axis: Replicate()}})
+
+
+def zero3(axis: str = "data", batch: str = "batch", block: str = "block", outer: str = "outer") -> Plan:
+    """Data-parallel, with parameters, gradients and state divided: a block's parameters are gathered before it,
+    dropped after it, and gathered again for its gradient; those that the model names "outer" once.
+
+    A step moves at most 3 n (p - 1) / p bytes.
+    """
+    whole = {axis: Replicate()}
+    return data_parallel(axis, batch) | Plan({"*": {axis: Spread()}}, names={outer: whole}, gather={block: whole})

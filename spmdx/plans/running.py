@@ -1,0 +1,182 @@
+"""A plan at work: what becomes of values and functions that a model names, and of gradients."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import Any
+
+from spmdx import context, tree
+from spmdx.array import Array
+from spmdx.autodiff import bundled, home
+from spmdx.mesh import Mesh
+from spmdx.move import move
+from spmdx.ops.place import moved_arrays
+from spmdx.plan import plan as steps_between
+from spmdx.plans.placing import Axes, changed, homeward
+from spmdx.plans.plan import Plan
+from spmdx.spec import Spec
+from spmdx.tape import Watched, plain
+
+
+def name(x: Any, label: str) -> Any:
+    """``x`` itself, under a name that a plan may speak of.
+
+    Args:
+        x: an array or pytree of arrays, which a running plan's ``names`` may place, all in one message; or a
+            function, for whose first argument (its parameters) the plan's ``gather`` may speak.
+        label: the name, as "residual" or "mlp.hidden".
+
+    Without a running plan that names it, x as it is: a model says what its values are, and not where they go. The
+    gradient is the identity by values, and lies where the value did before.
+    """
+    if callable(x):
+        return _named(x, label)
+    running = context.get().plan
+    return x if running is None else running.value(x, label)
+
+
+def _named(function: Callable[..., Any], label: str) -> Callable[..., Any]:
+    @wraps(function)
+    def named(params: Any, *args: Any, **kwargs: Any) -> Any:
+        running = context.get().plan
+        group = None if running is None else running.group(params, label)
+        if group is None:
+            return function(params, *args, **kwargs)
+        return group.leave(function(group.enter(), *args, **kwargs))
+
+    return named
+
+
+class Running:
+    """A plan on a mesh, on one rank.
+
+    ``used`` counts the names that the code has come by, which tells patterns that nothing matches.
+    """
+
+    def __init__(self, plan: Plan, mesh: Mesh) -> None:
+        self.plan, self.mesh = plan, mesh
+        self.used: Counter[tuple[str, str]] = Counter()
+        self.held: Group | None = None  # of a call that has ended: the next one drops its arrays
+
+    def placement(self, path: Any, shape: Any) -> Any:
+        """The placement of a parameter."""
+        return self.plan.placement(path, shape, self.mesh)
+
+    def value(self, x: Any, label: str) -> Any:
+        """A named value, where the plan wants it."""
+        self.used["names", label] += 1
+        axes = self.plan.find("names", label)
+        if not axes:
+            return x
+        leaves, treedef = tree.flatten(x)
+        arrays = [a for a in leaves if isinstance(a, Array)]
+        found = iter(_placed(arrays, [changed(a.spec, axes) for a in arrays], label, axes))
+        return tree.unflatten(treedef, [next(found) if isinstance(a, Array) else a for a in leaves])
+
+    def group(self, params: Any, label: str) -> Group | None:
+        """What to do around a call of a named function; None if nothing."""
+        self.used["gather", label] += 1
+        axes = self.plan.find("gather", label)
+        recorded = context.get().depth and any(type(x) is Watched for x in tree.leaves(params))
+        if not axes and not (recorded and self.plan.rules["grads"]):
+            return None
+        return Group(self, params, label, axes)
+
+    def homes(self, paths: Sequence[str], specs: Sequence[Spec]) -> list[Spec]:
+        """Where gradients go, of parameters with these paths, whose own places are given."""
+        return [changed(s, axes) if (axes := self.plan.find("grads", p)) else s for p, s in zip(paths, specs)]
+
+    def state(self, tree_: Any) -> Any:
+        """An optimizer's state where the plan wants it: all arrays in as few messages as they need."""
+        arrays, treedef = tree.flatten(tree_)
+        axes = [self.plan.find("state", path) for path in tree.paths(tree_)]
+        targets = [changed(a.spec, x) if x else a.spec for a, x in zip(arrays, axes)]
+        return tree.unflatten(treedef, moved_arrays(arrays, targets, _plans(arrays, targets), "state"))
+
+
+def _plans(arrays: Sequence[Array], targets: Sequence[Spec]) -> list[Any]:
+    return [steps_between(a.spec, t) for a, t in zip(arrays, targets)]
+
+
+def _placed(arrays: list[Array], targets: list[Spec], label: str, axes: Axes) -> list[Array]:
+    """Arrays moved in as few messages as they need; so are their gradients, to where the arrays came from (also where
+    nothing moves on the way there: tensor parallelism sums the gradient of a whole value)."""
+    plans = _plans(arrays, targets)
+    sources = [a.spec for a in arrays]
+    moved = moved_arrays([plain(a) for a in arrays], targets, plans, label)
+
+    def back(g: list[Any]) -> list[Any]:
+        return _sent(g, [None if x is None else homeward(x.spec, s, axes) for x, s in zip(g, sources)], label)
+
+    found: list[Array] = bundled(moved, arrays, label, back)
+    return found
+
+
+def _sent(g: list[Any], targets: list[Any], label: str) -> list[Any]:
+    """Gradients moved to their targets, together; None where there is none."""
+    here = [i for i, x in enumerate(g) if x is not None]
+    arrays, wanted = [g[i] for i in here], [targets[i].replace(dtype=g[i].dtype) for i in here]
+    out = list(g)
+    for i, x in zip(here, moved_arrays(arrays, wanted, _plans(arrays, wanted), label)):
+        out[i] = x
+    return out
+
+
+class Group:
+    """The parameters of one call of a named function: gathered before it, dropped after it, gathered again when the
+    gradient comes by; their own gradients go home together."""
+
+    differentiable = True
+
+    def __init__(self, running: Running, params: Any, label: str, axes: Axes) -> None:
+        self.running, self.name = running, label
+        self.arrays, self.treedef = tree.flatten(params)
+        self.paths = [f"{label}.{path}" for path in tree.paths(params)]
+        self.targets = [changed(a.spec, axes) for a in self.arrays]
+        self.plans = _plans(self.arrays, self.targets)
+        self.made: list[Any] = []
+        self.marked = self.dropped = False
+
+    def enter(self) -> Any:
+        """The parameters that the function gets."""
+        if self.running.held is not None:
+            self.running.held.drop()
+        plain_arrays = [plain(a) for a in self.arrays]
+        moved = moved_arrays(plain_arrays, self.targets, self.plans, self.name)
+        self.made = bundled(moved, self.arrays, self.name, self.back)
+        return tree.unflatten(self.treedef, list(self.made))
+
+    def leave(self, out: Any) -> Any:
+        """The function's result, with a mark by which the gradient's walk enters the call again."""
+        depth = context.get().depth
+        if depth != 1 or not any(self.plans):  # a gradient of a gradient comes by more than once: nothing is dropped
+            return out
+        self.running.held, self.marked = self, True
+        return tree.map(lambda x: Watched(x._block, x.spec, self, (x,), {}) if type(x) is Watched else x, out)
+
+    def gradient(self, i: int, g: Any, out: Any, inputs: Any, static: Any) -> Any:
+        """The mark's rule: the arrays are needed again; the gradient passes."""
+        if self.dropped:
+            for x, block in zip(self.made, move(self.plans, [a._block for a in self.arrays], self.name)):
+                x._block = block
+            self.dropped = False
+        return g
+
+    def drop(self) -> None:
+        """Let the gathered arrays' memory go."""
+        if self.running.held is self:
+            self.running.held = None
+        if not self.dropped:
+            for x, steps in zip(self.made, self.plans):
+                if steps:
+                    x._block = None
+            self.dropped = True
+
+    def back(self, g: list[Any]) -> list[Any]:
+        """The gradients sent home; nothing needs the arrays any more."""
+        if self.marked and context.get().depth == 0:
+            self.drop()
+        homes = self.running.homes(self.paths, [home(a.spec) for a in self.arrays])
+        return _sent(g, homes, self.name)
