@@ -45,6 +45,10 @@ class BoundsError(SpmdxError, IndexError):
     """An index out of range, or one that is not an index at all."""
 
 
+class ImmutableError(SpmdxError, TypeError):
+    """Writing into an array."""
+
+
 class ImpliedMoveError(PlacementError):
     """Inside `with explicit()`: an operation that would have to communicate."""
 

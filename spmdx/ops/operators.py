@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from spmdx.array import Array
-from spmdx.errors import ArgumentError, MeshError, PlacementError
+from spmdx.errors import ArgumentError, ImmutableError, MeshError, PlacementError
 from spmdx.ops import contract, elementwise, extremes, join, mask, moments, place, reduce, scan
 from spmdx.ops import index as _index_file  # noqa: F401  # attaches x[...] and its methods
 from spmdx.ops import shape as _shape_file  # noqa: F401  # attaches T, mT, reshape and its methods
@@ -36,6 +36,10 @@ def _index(x: Array) -> int:
     if x.dtype.kind not in "iu" or x.ndim:
         raise TypeError(f"only a 0-d integer array is an index; this one is {x.spec!r}")
     return int(place.item(x))
+
+
+def _setitem(x: Array, key: Any, value: Any, /) -> None:
+    raise ImmutableError("x[...] = value would change x, and arrays never change.", "x = x.at[...].set(value)")
 
 
 def _number(kind: Callable[[Any], Any]) -> Callable[[Array], Any]:
@@ -124,6 +128,7 @@ _SPECIAL = {
     "float": _number(float),
     "complex": _number(complex),
     "index": _index,
+    "setitem": _setitem,
     "array": _array,
     "array_namespace": _namespace,
     "dlpack": _dlpack,

@@ -94,7 +94,7 @@ def gather(xp: Any, bounds: Any, *operands: Any, dims: Any, at: int, lengths: An
         local, inside = _located(indices, pieces, lengths, dims)
         if not all(front.shape[: len(dims)]):
             return memory.filled(bounds.shape, x.dtype, "sum")
-        found = front[tuple(local)]
+        found = xp.asarray(front[tuple(local)])  # of 0-d indices NumPy makes a scalar
         found[~inside] = memory.identity(x.dtype, "sum")
     ndim = found.ndim - (x.ndim - len(dims))
     return xp.moveaxis(found, range(ndim), range(at, at + ndim))

@@ -68,6 +68,8 @@ CASES = [
     _gather(lambda i: s_[:, 0, i], CUBE, COLUMN),
     _gather(lambda i: s_[None, i, None], A, ROWS, grad=()),
     _gather(lambda i: i, values(5, 3, kind="bool"), ROWS, grad=()),
+    _gather(lambda i: i, values(3), np.array(2)),
+    _gather(lambda i: i, A, np.array(-1)),
     _gather([4, 0, 4], A),
     _gather(lambda i: i, A, np.array([], np.int64)),
     Case("gather", lambda x, i: indexing.take(x, i, axis=1), lambda x, i: np.take(x, i, 1), (A, GRID), grad=(0,)),

@@ -127,6 +127,14 @@ def test_arrays_are_hashed_by_identity() -> None:
     assert {x: 1}[x] == 1 and hash(x) != hash(divided(A))
 
 
+def test_writing_into_an_array_names_the_line_to_write() -> None:
+    x = divided(A)
+    for index in (0, x > 0, ...):
+        with pytest.raises(sx.SpmdxError, match=r"never change(.|\n)*Write x = x\.at\[\.\.\.\]\.set") as raised:
+            x[index] = 1.0
+        assert isinstance(raised.value, TypeError)
+
+
 def test_namespace() -> None:
     assert sx.asarray(A).__array_namespace__() is sx
     assert sx.asarray(A).__array_namespace__(api_version="2024.12") is sx
