@@ -38,14 +38,16 @@ def test_copies_and_pickles_are_the_mesh_itself() -> None:
 
 
 def test_meshes_nobody_holds_are_forgotten() -> None:
-    from spmdx.mesh import _interned
+    """All but the most recent ones."""
+    from spmdx.mesh import _interned, _recent
 
     gc.collect()
     before = len(_interned)
-    for n in range(1, 200):
+    for n in range(1, 2000):
         Mesh(("temporary",), (n,))
     gc.collect()
-    assert len(_interned) <= before
+    assert len(_interned) <= before + (_recent.maxlen or 0)
+    assert _recent.maxlen and _recent.maxlen < 1000
 
 
 def test_what_a_mesh_knows() -> None:

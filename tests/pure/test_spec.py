@@ -22,7 +22,7 @@ from placements import owned, specs
 from spmdx.errors import MeshError, PlacementError, ShapeError
 from spmdx.mesh import Mesh
 from spmdx.placement import P, Partial, Replicate, Shard
-from spmdx.spec import WHOLE, Layout, Spec, _interned, default_sizes, make, place, refines
+from spmdx.spec import WHOLE, Layout, Spec, _interned, _recent, default_sizes, make, place, refines
 
 GRID = Mesh(("a", "b"), (2, 3))
 SQUARE = Mesh(("a", "b"), (2, 2))
@@ -164,12 +164,14 @@ def test_specs_that_differ_in_one_thing_differ() -> None:
 
 
 def test_specs_nobody_holds_are_forgotten() -> None:
+    """All but the most recent ones."""
     gc.collect()
     before = len(_interned)
-    for n in range(2000):
+    for n in range(12000):
         place(GRID, (n, 3), F8, {"a": Shard(0)})
     gc.collect()
-    assert len(_interned) <= before + 10
+    assert len(_interned) <= before + (_recent.maxlen or 0)
+    assert _recent.maxlen and _recent.maxlen < 10000
 
 
 # What cannot be
