@@ -7,7 +7,7 @@ geometry says which part goes where; here bytes travel.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -46,19 +46,34 @@ def move(plans: Sequence[tuple[Step, ...]], blocks: Sequence[Block], cause: str 
         return [block]
     blocks = list(blocks)
     left = [list(steps) for steps in plans]
-    while True:
-        for i, steps in enumerate(left):
-            while steps and steps[0].verb in LOCAL:
-                blocks[i] = _local(steps.pop(0), blocks[i])
-        waiting = [i for i, steps in enumerate(left) if steps]
-        if not waiting:
-            return blocks
+
+    def local(i: int) -> None:
+        while left[i] and left[i][0].verb in LOCAL:
+            blocks[i] = _local(left[i].pop(0), blocks[i])
+
+    for i in range(len(left)):
+        local(i)
+    for together, steps in _rounds(left, cause):
+        for i, block in zip(together, _collective(steps, [blocks[i] for i in together])):
+            blocks[i] = block
+            local(i)
+    return blocks
+
+
+def count(plans: Sequence[tuple[Step, ...]], cause: str) -> None:
+    """Tell the open trace what `move` would do with these plans: a dry run, on a rank that has no blocks."""
+    for _ in _rounds([[step for step in steps if step.verb not in LOCAL] for steps in plans], cause):
+        pass
+
+
+def _rounds(left: list[list[Step]], cause: str) -> Iterator[tuple[list[int], list[Step]]]:
+    """Collective by collective: the plans whose next steps share it, and these steps, recorded and taken away."""
+    while waiting := [i for i, steps in enumerate(left) if steps]:
         first = left[waiting[0]][0]
         together = [i for i in waiting if _alike(first, left[i][0])]
         steps = [left[i].pop(0) for i in together]
         record(first.verb, first.axes, sum(step.bytes for step in steps), cause)
-        for i, block in zip(together, _collective(steps, [blocks[i] for i in together])):
-            blocks[i] = block
+        yield together, steps
 
 
 def _alike(a: Step, b: Step) -> bool:

@@ -17,7 +17,7 @@ from spmdx.array import Array
 from spmdx.decide import SCALARS, Bounds, Entry, constant, constants, decide, default_mesh
 from spmdx.errors import ImpliedMoveError, RuleError
 from spmdx.mesh import Mesh
-from spmdx.move import move
+from spmdx.move import count, move
 from spmdx.placement import P
 from spmdx.plan import LOCAL
 from spmdx.propagate import Traits
@@ -268,6 +268,8 @@ def call(operation: Operation, operands: tuple[Any, ...], static: tuple[Any, ...
             result = check.together(entry.spec.mesh, what, partial(entry.run, *blocks))
         else:
             result = entry.run(*blocks)
+    elif entry.plans is not None and context.get().dry:
+        count(entry.plans, operation.name)
     if watched and context.get().depth:
         return Watched(result, entry.spec, operation, operands, entry.static)
     return Array(result, entry.spec)

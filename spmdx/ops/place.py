@@ -13,7 +13,7 @@ from spmdx import context
 from spmdx.array import Array
 from spmdx.errors import ArgumentError, DtypeError, ImpliedMoveError, MeshError, PlacementError, ShapeError
 from spmdx.mesh import Coordinate, Mesh
-from spmdx.move import move
+from spmdx.move import count, move
 from spmdx.op import default_mesh, op, registry
 from spmdx.placement import AxisPlacement, P, Placement, Replicate, Shard
 from spmdx.plan import LOCAL, Step, plan
@@ -161,6 +161,8 @@ def _one(x: Array, target: Spec, steps: tuple[Step, ...]) -> Array:
     if not steps:
         return x
     block = None if x._block is None else move((steps,), (x._block,))[0]
+    if x._block is None and context.get().dry:
+        count((steps,), "redistribute")
     if type(x) is Watched and context.get().depth:
         return Watched(block, target, registry["alias"], (x,), {})
     return Array(block, target)
@@ -174,6 +176,8 @@ def moved_arrays(
         return list(arrays)
     inside = [i for i, a in enumerate(arrays) if a._block is not None]
     blocks: list[Any] = [None] * len(arrays)
+    if not inside and context.get().dry:
+        count(plans, cause)
     for i, block in zip(inside, move([plans[i] for i in inside], [arrays[i]._block for i in inside], cause)):
         blocks[i] = block
     depth = context.get().depth

@@ -128,3 +128,22 @@ class Plan:
         running = Running(self, mesh)
         with context.use(plan=running, mesh=mesh):
             yield running
+
+    def estimate(self, step: Any, params: Any, *args: Any, mesh: Mapping[str, int], dtype: Any = np.float32) -> Any:
+        """What ``step(params, *args)`` would move and hold on each rank of a mesh of these sizes, without running it.
+
+        See :func:`spmdx.plans.estimate.estimate`.
+        """
+        from spmdx.plans.estimate import estimate
+
+        return estimate(self, step, params, *args, mesh=mesh, dtype=dtype)
+
+    def check(self, model: Any, names: Iterable[tuple[str, str]] = ()) -> Any:
+        """What each pattern matches in a pytree of parameters; ``print`` it.
+
+        Args:
+            names: what a run came by: ``running.used``, of ``with plan.on(mesh) as running``.
+        """
+        from spmdx.plans.check import check
+
+        return check(self, model, names)

@@ -11,7 +11,6 @@ from spmdx import context, tree
 from spmdx.array import Array
 from spmdx.autodiff import bundled, home
 from spmdx.mesh import Mesh
-from spmdx.move import move
 from spmdx.ops.place import moved_arrays
 from spmdx.plan import plan as steps_between
 from spmdx.plans.placing import Axes, changed, homeward
@@ -79,8 +78,7 @@ class Running:
         """What to do around a call of a named function; None if nothing."""
         self.used["gather", label] += 1
         axes = self.plan.find("gather", label)
-        recorded = context.get().depth and any(type(x) is Watched for x in tree.leaves(params))
-        if not axes and not (recorded and self.plan.rules["grads"]):
+        if not axes:
             return None
         return Group(self, params, label, axes)
 
@@ -159,8 +157,9 @@ class Group:
     def gradient(self, i: int, g: Any, out: Any, inputs: Any, static: Any) -> Any:
         """The mark's rule: the arrays are needed again; the gradient passes."""
         if self.dropped:
-            for x, block in zip(self.made, move(self.plans, [a._block for a in self.arrays], self.name)):
-                x._block = block
+            again = moved_arrays([plain(a) for a in self.arrays], self.targets, self.plans, self.name)
+            for x, found in zip(self.made, again):
+                x._block = found._block
             self.dropped = False
         return g
 

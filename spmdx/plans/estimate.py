@@ -1,0 +1,76 @@
+"""What a step would move and hold under a plan, on any number of ranks, found without running it.
+
+The step runs on a mesh that this rank is no part of, so that arrays are specs without blocks: every move is decided
+and counted, and nothing is computed (but the first call of an operation on blocks of zeros, which tells its dtype).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from spmdx import context, tree
+from spmdx.array import Array
+from spmdx.mesh import Mesh
+from spmdx.plans.plan import Plan
+from spmdx.spec import place
+
+
+class Estimate(NamedTuple):
+    """What a step comes to. Bytes are those of the rank that has most."""
+
+    moved: dict[tuple[str, ...], int]  # bytes sent, by the mesh axes that a collective goes over
+    collectives: dict[str, int]  # how many, by verb
+    params: int  # bytes of parameters held between steps
+    records: list[Any]
+
+    @property
+    def bytes(self) -> int:
+        """Bytes sent in all."""
+        return sum(self.moved.values())
+
+    def __str__(self) -> str:
+        lines = [f"{', '.join(axes) or '-':<24}{sent:>18,} bytes sent" for axes, sent in self.moved.items()]
+        made = ", ".join(f"{n} {verb}" for verb, n in self.collectives.items())
+        return "\n".join([*lines, f"{'parameters':<24}{self.params:>18,} bytes held", made or "no collective"])
+
+
+def estimate(
+    plan: Plan, step: Callable[..., Any], params: Any, *args: Any, mesh: Mapping[str, int], dtype: Any = np.float32
+) -> Estimate:
+    """Bytes per rank of ``step(params, *args)`` on a mesh of these sizes.
+
+    Args:
+        step: what is counted, as ``sx.value_and_grad(loss)`` or a whole training step.
+        params: a pytree of anything with a shape: descriptors, or arrays. They are placed by the plan.
+        args: values, or descriptors of values, that are the same on every rank before the plan places them.
+        mesh: axis name to size.
+        dtype: of the parameters that name none.
+    """
+    size, first = math.prod(mesh.values()), context.world().size
+    away = Mesh(tuple(mesh), tuple(mesh.values()), range(first, first + size))
+    records: list[Any] = []
+    with plan.on(away), context.use(trace=records, dry=True):
+        leaves, treedef = tree.flatten(params)
+        specs = [plan.spec(path, x.shape, _dtype(x, dtype), away) for path, x in zip(tree.paths(params), leaves)]
+        rest = [tree.map(lambda x: _everywhere(x, away, dtype), arg) for arg in args]
+        step(tree.unflatten(treedef, [Array(None, s) for s in specs]), *rest)
+    moved: Counter[tuple[str, ...]] = Counter()
+    for record in records:
+        moved[record.axes] += record.bytes
+    held = sum(s.largest_block * s.dtype.itemsize for s in specs)
+    return Estimate(dict(moved), dict(Counter(r.verb for r in records)), held, records)
+
+
+def _dtype(x: Any, default: Any) -> Any:
+    own = getattr(x, "dtype", None)
+    return np.dtype(default if own is None else own)
+
+
+def _everywhere(x: Any, mesh: Mesh, dtype: Any) -> Any:
+    """A value, or the descriptor of one, as a replicated array without a block."""
+    return Array(None, place(mesh, x.shape, _dtype(x, dtype))) if hasattr(x, "shape") else x
