@@ -1,0 +1,82 @@
+"""Adam and AdamW."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from spmdx.array import Array
+from spmdx.ops import elementwise as e
+from spmdx.ops.update import _adam_step, _mix, _mix_square
+from spmdx.optim.base import (
+    GradientTransformation,
+    Mask,
+    Numbers,
+    Rate,
+    chosen,
+    mapped,
+    needed,
+    none_taken,
+    rate_at,
+    slots,
+)
+
+
+class AdamState(NamedTuple):
+    """Steps taken, and the running means of gradients and of their squares, placed as the parameters."""
+
+    steps: Array
+    mean: Any
+    square: Any
+
+
+def adam(rate: Rate, b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8) -> GradientTransformation:
+    """Adam (Kingma and Ba, 2015)."""
+    return adamw(rate, b1, b2, eps, 0.0)
+
+
+def adamw(
+    rate: Rate,
+    b1: float = 0.9,
+    b2: float = 0.999,
+    eps: float = 1e-8,
+    weight_decay: float = 0.01,
+    mask: Mask = None,
+) -> GradientTransformation:
+    """Adam with decoupled weight decay (Loshchilov and Hutter, 2019), by torch's formula:
+    -rate m / (1 - b1**t) / (sqrt(v / (1 - b2**t)) + eps) - rate weight_decay p.
+
+    Args:
+        rate: a number, or a schedule.
+        mask: which parameters decay, as ``lambda params: tree.map(lambda p: p.ndim > 1, params)``.
+
+    Communicates nothing where gradients, state and parameters lie alike.
+    """
+
+    def init(params: Any) -> AdamState:
+        return AdamState(none_taken(params), slots(params), slots(params))
+
+    def update(grads: Any, state: AdamState, params: Any = None) -> tuple[Any, AdamState]:
+        count = state.steps + 1
+        t = count.astype(float)
+        now = rate_at(rate, state.steps)
+        decay = now * weight_decay if weight_decay else 0.0
+        numbers = Numbers(now / (1 - e.pow(b1, t)), e.sqrt(1 - e.pow(b2, t)), eps, decay)
+        if weight_decay:
+            params = needed(params, "adamw with weight_decay")
+        others = (state.mean, state.square, *((params, chosen(mask, params)) if weight_decay else ()))
+
+        def one(g: Array, m: Array, v: Array, p: Any = None, decays: bool = False) -> tuple[Array, Array, Array]:
+            m = _mix(m, b1, g, 1 - b1)
+            v = _mix_square(v, b2, g, 1 - b2)
+            given = numbers.of(m.dtype)
+            if not decays:
+                return _adam_step(m, v, 0.0, *given[:3], 0.0), m, v
+            return _adam_step(m, v, p, *given), m, v
+
+        updates, mean, square = mapped(3, one, grads, *others)
+        return updates, AdamState(count, mean, square)
+
+    return GradientTransformation(init, update)
+
+
+__all__ = ["adam", "adamw"]

@@ -1,0 +1,65 @@
+"""Learning rates as functions of the number of steps taken: an int, or the 0-d array that an optimizer counts with."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from spmdx.array import Array
+from spmdx.ops import elementwise as e
+from spmdx.ops.place import asarray
+
+Schedule = Callable[[Any], Any]
+
+
+def _share(count: Any, steps: int) -> Array:
+    """How much of ``steps`` is done, from 0 to 1, in float64."""
+    t = count if isinstance(count, Array) else asarray(count)
+    found: Array = e.clip(t.astype(float) / max(steps, 1), 0.0, 1.0)
+    return found
+
+
+def constant_schedule(value: float) -> Schedule:
+    """The same value always."""
+    return lambda count: value
+
+
+def linear_schedule(start: float, end: float, steps: int) -> Schedule:
+    """From start to end in so many steps, then end."""
+    return lambda count: start + (end - start) * _share(count, steps)
+
+
+def cosine_decay_schedule(start: float, steps: int, end: float = 0.0) -> Schedule:
+    """From start to end along half a cosine (Loshchilov and Hutter, 2017), then end."""
+    return lambda count: end + (start - end) * (0.5 + 0.5 * e.cos(math.pi * _share(count, steps)))
+
+
+def join_schedules(schedules: Sequence[Schedule], boundaries: Sequence[int]) -> Schedule:
+    """The first schedule until the first boundary, then the second, which counts from there, and so on."""
+
+    def joined(count: Any) -> Any:
+        t = count if isinstance(count, Array) else asarray(count)
+        value = schedules[0](t)
+        for schedule, start in zip(schedules[1:], boundaries):
+            value = e.where(t < start, value, schedule(t - start))
+        return value
+
+    return joined
+
+
+def warmup_cosine_decay_schedule(
+    peak: float, warmup: int, steps: int, *, start: float = 0.0, end: float = 0.0
+) -> Schedule:
+    """Linear from start to peak in ``warmup`` steps, then half a cosine down to end at step ``steps``."""
+    rise, fall = linear_schedule(start, peak, warmup), cosine_decay_schedule(peak, steps - warmup, end)
+    return join_schedules([rise, fall], [warmup])
+
+
+__all__ = [
+    "constant_schedule",
+    "cosine_decay_schedule",
+    "join_schedules",
+    "linear_schedule",
+    "warmup_cosine_decay_schedule",
+]

@@ -1,0 +1,245 @@
+"""Optimizers against NumPy over several steps, wherever parameters lie; and what they send, from the trace."""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import reference
+
+import spmdx as sx
+from spmdx import optim, tree
+from spmdx.mesh import Mesh
+
+R, S, P = sx.Replicate(), sx.Shard, sx.Partial()
+SHAPES = {"bias": (7,), "deep": {"cube": (3, 4, 5)}, "weight": (5, 7), "tall": (8, 4)}
+ONE = Mesh(("a",), (2,), None, "sim")
+TWO = Mesh(("a", "b"), (2, 2), None, "sim")
+PLACEMENTS = {
+    "replicated": (ONE, lambda ndim: {}),
+    "first": (ONE, lambda ndim: {"a": S(0)}),
+    "last": (ONE, lambda ndim: {"a": S(-1)}),
+    "first and last": (TWO, lambda ndim: {"a": S(0), "b": S(-1)}),
+    "nested": (TWO, lambda ndim: {"a": S(-1), "b": S(-1)}),
+}
+CASES = {
+    "adamw": (optim.adamw(1e-2, weight_decay=0.1), reference.adamw),
+    "adam": (optim.adam(1e-2), reference.adam),
+    "sgd": (optim.sgd(0.1), reference.sgd),
+    "momentum": (optim.sgd(0.1, 0.9, weight_decay=0.1), partial(reference.sgd, mu=0.9, decay=0.1)),
+    "nesterov": (optim.sgd(0.1, 0.9, True), partial(reference.sgd, mu=0.9, nesterov=True)),
+    "lion": (optim.lion(1e-2, weight_decay=0.1), reference.lion),
+    "adafactor": (optim.adafactor(least_size=4), reference.adafactor),
+    "muon": (optim.muon(0.02, weight_decay=0.1), reference.muon),
+}
+LOCAL = ("adamw", "adam", "sgd", "momentum", "nesterov", "lion")
+STEPS = 4
+
+each_case = pytest.mark.parametrize("name", CASES)
+each_placement = pytest.mark.parametrize("where", PLACEMENTS)
+
+
+def drawn(seed: int) -> Any:
+    draw = np.random.default_rng(seed)
+    return tree.map(lambda x: draw.normal(size=x.shape), _leaves(SHAPES))
+
+
+def _leaves(shapes: Any) -> Any:
+    """Shapes as leaves: zeros."""
+    return {k: _leaves(v) if isinstance(v, dict) else np.zeros(v) for k, v in shapes.items()}
+
+
+def put(values: Any, where: str, dtype: Any = None) -> Any:
+    mesh, placement = PLACEMENTS[where]
+    return tree.map(lambda x: sx.asarray(x, mesh=mesh, placement=placement(x.ndim), dtype=dtype), values)
+
+
+def close(got: Any, want: Any, bound: float) -> None:
+    for a, b in zip(tree.leaves(got), tree.leaves(want)):
+        assert np.max(np.abs(a.numpy() - b)) <= bound * max(1.0, np.max(np.abs(b)))
+
+
+@each_case
+@each_placement
+def test_as_numpy(name: str, where: str) -> None:
+    """Close to 1e-12 in float64 after four steps; parameters and states stay where they are."""
+    optimizer, one = CASES[name]
+    params, want = put(drawn(0), where), drawn(0)
+    state = optimizer.init(params)
+    places = [x.spec for x in tree.leaves((params, state))]
+    memories: list[dict[str, Any]] = [{} for _ in tree.leaves(want)]
+    for t in range(1, STEPS + 1):
+        grads = drawn(t)
+        updates, state = optimizer.update(put(grads, where), state, params)
+        params = optim.apply_updates(params, updates)
+        leaves, treedef = tree.flatten(want)
+        want = tree.unflatten(treedef, [one(g, p, m, t) for g, p, m in zip(tree.leaves(grads), leaves, memories)])
+        close(params, want, 1e-12)
+        assert [x.spec for x in tree.leaves((params, state))] == places
+
+
+@pytest.mark.parametrize("name", LOCAL)
+@each_placement
+def test_nothing_is_sent_where_all_lie_alike(name: str, where: str) -> None:
+    optimizer = CASES[name][0]
+    params, grads = put(drawn(0), where), put(drawn(1), where)
+    with sx.debug.trace() as trace:
+        updates, _ = optimizer.update(grads, optimizer.init(params), params)
+        optim.apply_updates(params, updates)
+    assert not trace, trace
+
+
+def test_state_lies_as_its_parameter() -> None:
+    params = put(drawn(0), "first and last")
+    state = optim.adamw(1e-3).init(params)
+    for slot in (state.mean, state.square):
+        assert [x.spec for x in tree.leaves(slot)] == [p.spec for p in tree.leaves(params)]
+
+
+def test_divided_state_of_whole_parameters() -> None:
+    """ZeRO-1: the numbers of one device; gradients are sliced, updates gathered in one message."""
+    params, grads = put(drawn(0), "replicated"), put(drawn(1), "replicated")
+    optimizer = optim.adamw(1e-2, weight_decay=0.1)
+    state = optimizer.init(params)
+    divided = state._replace(mean=put(_leaves(SHAPES), "first"), square=put(_leaves(SHAPES), "first"))
+    want = optim.apply_updates(params, optimizer.update(grads, state, params)[0])
+    with sx.debug.trace() as trace:
+        updates, after = optimizer.update(grads, divided, params)
+        got = optim.apply_updates(params, updates)
+    close(got, tree.map(lambda x: x.numpy(), want), 0.0)
+    assert [r.verb for r in trace] == ["all_gather"], trace
+    assert [x.spec for x in tree.leaves(after.mean)] == [x.spec for x in tree.leaves(divided.mean)]
+    assert [x.spec for x in tree.leaves(got)] == [p.spec for p in tree.leaves(params)]
+
+
+def test_half_width_parameters_have_float32_states() -> None:
+    params = put(drawn(0), "first", sx.bfloat16)
+    optimizer = optim.adamw(1e-2)
+    updates, state = optimizer.update(put(drawn(1), "first", sx.bfloat16), optimizer.init(params), params)
+    assert {x.dtype.name for x in tree.leaves((state.mean, state.square, updates))} == {"float32"}
+    assert {x.dtype.name for x in tree.leaves(optim.apply_updates(params, updates))} == {"bfloat16"}
+
+
+def test_float32_stays_float32_under_a_schedule() -> None:
+    params = put(drawn(0), "last", "float32")
+    optimizer = optim.chain(
+        optim.clip_by_global_norm(1.0), optim.adamw(optim.warmup_cosine_decay_schedule(1e-2, 2, 10))
+    )
+    state = optimizer.init(params)
+    for t in range(3):
+        updates, state = optimizer.update(put(drawn(t), "last", "float32"), state, params)
+        assert {x.dtype.name for x in tree.leaves(updates)} == {"float32"}
+
+
+# Clipping
+
+
+@each_placement
+@pytest.mark.parametrize("most", [0.5, 1e6])
+def test_clip_by_global_norm(where: str, most: float) -> None:
+    """Close to 1e-14; one all-reduce of one number, however the arrays are divided."""
+    values = drawn(3)
+    norm = np.sqrt(sum((x * x).sum() for x in tree.leaves(values)))
+    with sx.debug.trace() as trace:
+        got, _ = optim.clip_by_global_norm(most).update(put(values, where), None)
+    close(got, tree.map(lambda x: x * min(1.0, most / norm), values), 1e-14)
+    assert [(r.verb, r.axes) for r in trace] == (
+        [] if where == "replicated" else [("all_reduce", PLACEMENTS[where][0].axis_names)]
+    )
+
+
+def test_arrays_divided_in_different_ways_share_the_one_all_reduce() -> None:
+    values = drawn(4)
+    arrays = [
+        sx.asarray(x, mesh=TWO, placement=p)
+        for x, p in zip(tree.leaves(values), ({"a": S(0)}, {"b": S(1)}, {"a": S(0), "b": S(1)}, {}))
+    ]
+    with sx.debug.trace() as trace:
+        norm = optim.global_norm(arrays)
+    assert abs(norm.item() - np.sqrt(sum((x * x).sum() for x in tree.leaves(values)))) < 1e-13
+    assert [r.verb for r in trace] == ["all_reduce"], trace
+
+
+def test_clip() -> None:
+    got, _ = optim.clip(0.3).update(put(drawn(0), "first"), None)
+    close(got, tree.map(lambda x: np.clip(x, -0.3, 0.3), drawn(0)), 0.0)
+
+
+# Schedules
+
+
+@pytest.mark.parametrize("step", [0, 1, 3, 4, 7, 12, 20])
+def test_schedules(step: int) -> None:
+    def cosine(start: float, steps: int, end: float, t: int) -> float:
+        return end + (start - end) * 0.5 * (1 + np.cos(np.pi * min(t / steps, 1)))
+
+    warm = 2.0 * step / 4 if step < 4 else cosine(2.0, 8, 0.2, step - 4)
+    found = {
+        optim.constant_schedule(3.0): 3.0,
+        optim.linear_schedule(1.0, 5.0, 10): 1 + 4 * min(step / 10, 1),
+        optim.cosine_decay_schedule(2.0, 10, 0.5): cosine(2.0, 10, 0.5, step),
+        optim.warmup_cosine_decay_schedule(2.0, 4, 12, end=0.2): warm,
+    }
+    for schedule, want in found.items():
+        assert abs(float(schedule(step)) - want) < 1e-14
+        assert abs(float(schedule(sx.asarray(step, mesh=ONE))) - want) < 1e-14
+
+
+def test_a_schedule_counts_the_steps() -> None:
+    params = put(drawn(0), "first")
+    optimizer = optim.sgd(optim.linear_schedule(0.0, 1.0, 4))
+    state = optimizer.init(params)
+    for t in range(3):
+        updates, state = optimizer.update(put(drawn(1), "first"), state, params)
+        close(updates, tree.map(lambda g, t=t: -t / 4 * g, drawn(1)), 1e-15)
+
+
+# Masks, and what is wrong
+
+
+def test_a_mask_says_what_decays() -> None:
+    params, grads = put(drawn(0), "first"), put(drawn(1), "first")
+    mask = tree.map(lambda p: p.ndim > 1, params)
+    decays = optim.adamw(1e-2, weight_decay=0.5, mask=lambda params: mask)
+    plain, all_of_them = optim.adam(1e-2), optim.adamw(1e-2, weight_decay=0.5)
+    got, without, whole = (o.update(grads, o.init(params), params)[0] for o in (decays, plain, all_of_them))
+    close(got, tree.map(lambda yes, a, b: (b if yes else a).numpy(), mask, without, whole), 0.0)
+
+
+def test_partition_names_an_unknown_label() -> None:
+    split = optim.partition({"a": optim.sgd(0.1)}, lambda params: tree.map(lambda p: "b", params))
+    with pytest.raises(sx.SpmdxError, match=r"unknown ones: \['b'\]"):
+        split.init(put(drawn(0), "first"))
+
+
+def test_decay_without_parameters_says_what_to_write() -> None:
+    params = put(drawn(0), "first")
+    optimizer = optim.adamw(1e-3)
+    with pytest.raises(sx.SpmdxError, match=r"optimizer.update\(grads, state, params\)"):
+        optimizer.update(params, optimizer.init(params))
+
+
+def test_muon_makes_matrices_orthogonal() -> None:
+    """Singular values within 0.35 of 1, for a matrix of condition 30."""
+    draw = np.random.default_rng(0)
+    u, _ = np.linalg.qr(draw.normal(size=(6, 6)))
+    v, _ = np.linalg.qr(draw.normal(size=(9, 6)))
+    x = u * np.geomspace(1, 30, 6) @ v.T
+    found = np.linalg.svd(optim.orthogonal(sx.asarray(x, mesh=ONE)).numpy())[1]
+    assert np.all(np.abs(found - 1) < 0.35)
+
+
+def test_muon_gathers_all_matrices_in_one_message() -> None:
+    params = put(drawn(0), "first")
+    step = optim.scale_by_muon()
+    matrices = {k: params[k] for k in ("weight", "tall")}
+    with sx.debug.trace() as trace:
+        step.update(matrices, step.init(matrices), matrices)
+    assert [r.verb for r in trace] == ["all_gather"], trace
