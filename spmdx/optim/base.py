@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from spmdx import tree
+from spmdx import context, tree
 from spmdx.array import Array
 from spmdx.decide import default_mesh
 from spmdx.dtypes import float32
@@ -119,8 +119,20 @@ def partition(transforms: dict[str, GradientTransformation], labels: Any) -> Gra
 
 
 def slots(params: Any) -> Any:
-    """Zeros placed as the parameters, in float32 for those of half width."""
-    return tree.map(lambda p: zeros_like(p, dtype=float32 if p.dtype in NARROW else None), params)
+    """Zeros placed as the parameters, or as the running plan places state; in float32 for those of half width."""
+    leaves, treedef = tree.flatten(params)
+    running = context.get().plan
+    return tree.unflatten(
+        treedef,
+        [
+            zeros_like(
+                p,
+                dtype=float32 if p.dtype in NARROW else None,
+                placement=None if running is None else running.state(path, p.spec),
+            )
+            for path, p in zip(tree.paths(params), leaves)
+        ],
+    )
 
 
 def none_taken(params: Any) -> Array:

@@ -86,12 +86,9 @@ class Running:
         """Where gradients go, of parameters with these paths, whose own places are given."""
         return [changed(s, axes) if (axes := self.plan.find("grads", p)) else s for p, s in zip(paths, specs)]
 
-    def state(self, tree_: Any) -> Any:
-        """An optimizer's state where the plan wants it: all arrays in as few messages as they need."""
-        arrays, treedef = tree.flatten(tree_)
-        axes = [self.plan.find("state", path) for path in tree.paths(tree_)]
-        targets = [changed(a.spec, x) if x else a.spec for a, x in zip(arrays, axes)]
-        return tree.unflatten(treedef, moved_arrays(arrays, targets, _plans(arrays, targets), "state"))
+    def state(self, path: Any, spec: Spec) -> Any:
+        """The placement of what an optimizer keeps beside a parameter."""
+        return changed(spec, self.plan.find("state", path)).placement
 
 
 def _plans(arrays: Sequence[Array], targets: Sequence[Spec]) -> list[Any]:
