@@ -1,0 +1,97 @@
+"""How many collectives a training step of the GPT with four layers makes, from the trace: no more than the bars."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from tiny_gpt import TINY, gradient, model, plans, tokens
+
+import spmdx as sx
+from spmdx import nn, optim
+
+DEEP = TINY._replace(layers=4)
+
+
+def traced(words: str, axes: dict[str, int], config: Any = DEEP) -> tuple[Any, Any]:
+    """What a step's gradient, and its update with AdamW, move; the loss is read as well."""
+    mesh, optimizer = sx.make_mesh(axes, device="sim"), optim.adamw(1e-3)
+    with plans.plan(words).on(mesh):
+        params = nn.init(model.parameters(config), sx.random.key(0))
+        state = optimizer.init(params)
+        with sx.debug.trace() as trace:
+            value, grads = gradient(config)(params, sx.asarray(tokens(config)))
+        with sx.debug.trace() as update:
+            updates, state = optimizer.update(grads, state, params)
+            params = optim.apply_updates(params, updates)
+        with sx.debug.trace() as reading:
+            float(value)
+    assert reading.count() == 1
+    return trace, update
+
+
+def test_data_parallel() -> None:
+    trace, update = traced("dp", {"data": 2})
+    assert [r.verb for r in trace] == ["all_reduce"]  # of all gradients
+    assert update.count() == 0
+
+
+def test_zero1() -> None:
+    trace, update = traced("zero1", {"data": 2})
+    assert [r.verb for r in trace] == ["reduce_scatter"]
+    assert [r.verb for r in update] == ["all_gather"]
+
+
+def test_zero2() -> None:
+    trace, update = traced("zero2", {"data": 2})
+    assert [r.verb for r in trace] == ["reduce_scatter"] * 5  # one a block, one for the rest
+    assert [r.verb for r in update] == ["all_gather"]
+
+
+def test_zero3() -> None:
+    trace, update = traced("zero3", {"data": 2})
+    forward, outer = ["all_gather"] * 5, ["reduce_scatter"]
+    backward = ["reduce_scatter", *["all_gather", "reduce_scatter"] * 3]  # the last block is still there
+    assert [r.verb for r in trace] == [*forward, *backward, *outer]  # 13; with the loss 14, as FSDP2's
+    assert update.count() == 0
+
+
+@pytest.mark.parametrize("form", ["gpt2", "llama"])
+def test_tensor_parallel(form: str) -> None:
+    config = DEEP._replace(form=form, width=16)
+    trace, update = traced("megatron", {"model": 2}, config)
+    assert {r.verb for r in trace} == {"all_reduce"}
+    # forward: embedding, two a block, the loss's maxima and sums; backward: two a block, one before the head
+    assert trace.count() <= 20
+    assert update.count() == 0
+
+
+def test_sequence_parallel() -> None:
+    tensor, _ = traced("megatron", {"model": 2})
+    trace, update = traced("megatron+sp", {"model": 2})
+    # each all-reduce of activations is now a reduce-scatter and an all-gather: the same bytes. What is new are the
+    # gradients of parameters that are whole (norms, positions, two biases), of which each rank has a part.
+    assert trace.count("reduce_scatter") == trace.count("all_gather") == 2 * 4 + 1 + 2 * 4 + 1
+    assert trace.count("all_reduce") == 3
+    assert trace.bytes - trace[-1].bytes == tensor.bytes
+    assert update.count() == 0
+
+
+def test_all_together() -> None:
+    trace, _ = traced("megatron+sp+zero3", {"data": 2, "model": 2})
+    over_data = [r for r in trace if r.axes == ("data",)]
+    assert len(over_data) == 13
+
+
+def test_two_layer_network() -> None:
+    """Columns, then rows: one all-reduce forward, and none for the gradients of the weights."""
+    mesh = sx.make_mesh({"model": 2}, device="sim")
+    plan = sx.Plan({"up": {"model": sx.Shard(1)}, "down": {"model": sx.Shard(0)}})
+    shapes = {"up": nn.Param((4, 8), sx.random.normal), "down": nn.Param((8, 4), sx.random.normal)}
+    with plan.on(mesh):
+        params = nn.init(shapes, sx.random.key(0))
+        x = sx.asarray(np.ones((3, 4)))
+        with sx.debug.trace() as trace:
+            sx.value_and_grad(lambda p: sx.sum(nn.gelu(x @ p["up"]) @ p["down"]))(params)[0].item()
+    assert [r.verb for r in trace] == ["all_reduce"]
