@@ -9,7 +9,7 @@ import pytest
 from tiny_gpt import TINY, gradient, model, plans, tokens
 
 import spmdx as sx
-from spmdx import nn, tree
+from spmdx import nn, optim, tree
 
 # every parameter divides by 512, so that the closed forms hold without rounding
 WIDE = TINY._replace(vocabulary=512, length=4, width=512, heads=512, kv_heads=512, hidden=512, layers=3)
@@ -51,3 +51,18 @@ def test_as_the_trace(words: str, axes: dict[str, int]) -> None:
     assert [r[:4] for r in found.records] == [r[:4] for r in trace]
     assert found.bytes == trace.bytes
     assert found.params == sum(p.spec.largest_block * 8 for p in tree.leaves(params))
+
+
+@pytest.mark.parametrize(("words", "times"), [("dp", 2), ("zero1", 2), ("zero2", 2)])
+def test_whole_step(words: str, times: int) -> None:
+    """With the update: ZeRO moves what data parallelism moves, for a fraction of the state."""
+    shapes, optimizer = model.parameters(WIDE), optim.adamw(1e-3, weight_decay=0.1)
+
+    def step(params: Any, batch: Any) -> Any:
+        state = optimizer.init(params)
+        _, grads = gradient(WIDE)(params, batch)
+        updates, state = optimizer.update(grads, state, params)
+        return optim.apply_updates(params, updates)
+
+    found = plans.plan(words).estimate(step, shapes, np.zeros((8, WIDE.length + 1), np.int64), mesh={"data": 8})
+    assert found.moved == {("data",): times * size(shapes) * 7 / 8}

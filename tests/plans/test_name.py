@@ -1,0 +1,157 @@
+"""Named values and functions: the identity without a plan; with one, placed, in one message, and so are gradients."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import spmdx as sx
+from spmdx import tree
+from spmdx.plans import Plan
+
+MESH = sx.make_mesh({"p": 2}, device="sim")
+WHOLE, ROWS = sx.Replicate(), sx.Shard(0)
+W = {"a": np.arange(12.0).reshape(4, 3), "b": np.arange(4.0)}
+
+
+def weights(placement: Any) -> Any:
+    return {k: sx.asarray(v, mesh=MESH, placement=placement) for k, v in W.items()}
+
+
+def test_without_a_plan() -> None:
+    x = sx.asarray([1.0, 2.0])
+    assert sx.name(x, "x") is x
+    assert sx.name(lambda p, y: p + y, "f")(1, 2) == 3
+
+
+def test_a_value_that_the_plan_does_not_name() -> None:
+    with Plan(names={"y": {"p": ROWS}}).on(MESH):
+        x = sx.asarray([1.0, 2.0])
+        assert sx.name(x, "x") is x
+
+
+def test_a_value_is_placed_with_its_gradient() -> None:
+    with Plan(names={"x": {"p": ROWS}, "y": {"p": WHOLE}}).on(MESH):
+        x = sx.asarray(np.arange(4.0))
+        assert sx.name(x, "x").placement == {"p": ROWS}
+        partial = x.redistribute(p=sx.Partial())
+        assert sx.name(partial, "y").placement == {"p": WHOLE}
+        given = sx.asarray(np.ones(4)).redistribute(p=sx.Partial())
+        _, back = sx.vjp(lambda x: sx.name(x, "y") * 3, x)
+        with sx.debug.trace() as trace:
+            [g] = back(given)
+    np.testing.assert_array_equal(g.numpy(), np.full(4, 3.0))  # exact
+    assert [r.operation for r in trace] == ["y"]  # finished where the value is named
+
+
+def test_a_tree_goes_in_one_message() -> None:
+    with Plan(names={"all": {"p": WHOLE}}).on(MESH):
+        params = weights({"p": ROWS})
+        with sx.debug.trace() as trace:
+            whole = sx.name({**params, "n": 3}, "all")
+        assert [r.verb for r in trace] == ["all_gather"]
+        assert whole["n"] == 3
+        for k, v in W.items():
+            np.testing.assert_array_equal(whole[k].numpy(), v)
+        with sx.debug.trace() as trace:
+            grads = sx.grad(lambda p: sum(sx.sum(x * x) for x in tree.leaves(sx.name(p, "all"))))(params)
+    assert [r.verb for r in trace] == ["all_gather"]  # the loss was the same on every rank: gradients are cut
+    for k, v in W.items():
+        np.testing.assert_array_equal(grads[k].numpy(), 2 * v)  # exact
+        assert grads[k].placement == params[k].placement
+
+
+def layer(p: Any, x: Any) -> Any:
+    return sx.tanh(p["a"] @ x) * p["b"][:, None]
+
+
+def deep(params: list[Any], x: Any) -> Any:
+    f = sx.name(layer, "layer")
+    for i, p in enumerate(params):
+        x = f(p, x)[: 3 if i < 2 else 4]
+    return sx.sum(x)
+
+
+def test_a_function_gathers_its_parameters_and_again_backward() -> None:
+    plan = Plan({"*": {"p": ROWS}}, gather={"layer": {"p": WHOLE}})
+    x = np.linspace(-1, 1, 6).reshape(3, 2)
+    expected = sx.grad(deep)([{k: sx.asarray(v) for k, v in W.items()}] * 3, sx.asarray(x))
+    with plan.on(MESH):
+        params = [weights({"p": ROWS})] * 3
+        with sx.debug.trace() as trace:
+            grads = sx.grad(deep)(params, sx.asarray(x))
+    # three forward; backward the last is still there; what is the same on every rank is cut, not scattered
+    assert [r.verb for r in trace] == ["all_gather"] * 5
+    for g, e in zip(tree.leaves(grads), tree.leaves(expected)):
+        np.testing.assert_allclose(g.numpy(), e.numpy(), rtol=1e-14)
+        assert g.placement == {"p": ROWS}
+
+
+def test_gathered_arrays_are_dropped() -> None:
+    plan = Plan(gather={"layer": {"p": WHOLE}})
+    seen: list[Any] = []
+
+    def watched(p: Any, x: Any) -> Any:
+        seen.append(p["a"])
+        return layer(p, x)
+
+    def two(params: Any, x: Any) -> Any:
+        f = sx.name(watched, "layer")
+        x = f(params[0], x)[:3]
+        assert seen[0]._block is not None
+        x = f(params[1], x)
+        assert seen[0]._block is None  # of the call before
+        return sx.sum(x)
+
+    with plan.on(MESH) as running:
+        sx.grad(two)([weights({"p": ROWS})] * 2, sx.asarray(np.ones((3, 2))))
+    assert seen[1]._block is None
+    assert running.held is None
+
+
+def test_a_gradient_of_a_gradient() -> None:
+    plan = Plan(names={"h": {"p": ROWS}}, gather={"layer": {"p": WHOLE}})
+    x = np.linspace(-1, 1, 6).reshape(3, 2)
+
+    def twice(params: Any, x: Any) -> Any:
+        inner = sx.grad(lambda x: sx.sum(sx.name(sx.name(layer, "layer")(params, x), "h") ** 2))
+        return sx.sum(inner(x) ** 2)
+
+    expected = sx.grad(twice)({k: sx.asarray(v) for k, v in W.items()}, sx.asarray(x))
+    with plan.on(MESH):
+        found = sx.grad(twice)(weights({"p": ROWS}), sx.asarray(x))
+    for k in W:
+        np.testing.assert_allclose(found[k].numpy(), expected[k].numpy(), rtol=1e-12)
+
+
+def test_with_remat() -> None:
+    plan = Plan(gather={"layer": {"p": WHOLE}})
+    x = np.linspace(-1, 1, 6).reshape(3, 2)
+
+    def run(params: Any, x: Any) -> Any:
+        f = sx.remat(sx.name(layer, "layer"))
+        return sx.sum(f(params[1], f(params[0], x)[:3]))
+
+    expected = sx.grad(run)([{k: sx.asarray(v) for k, v in W.items()}] * 2, sx.asarray(x))
+    with plan.on(MESH):
+        found = sx.grad(run)([weights({"p": ROWS})] * 2, sx.asarray(x))
+    for a, b in zip(tree.leaves(found), tree.leaves(expected)):
+        np.testing.assert_allclose(a.numpy(), b.numpy(), rtol=1e-14)
+
+
+@pytest.mark.parametrize("planned", [True, False])
+def test_operands_stay_under_a_plan(planned: bool) -> None:
+    """Without a plan the cheapest way is taken; a plan has said where the operands are to be."""
+    x = sx.asarray(np.ones((16, 4)), mesh=MESH, placement={"p": sx.Shard(1)})
+    w = sx.asarray(np.ones((4, 16)), mesh=MESH, placement={"p": ROWS})
+
+    def product() -> Any:
+        with sx.debug.trace() as trace:
+            return (x @ w).placement["p"], trace.count()
+
+    if planned:
+        with Plan().on(MESH):
+            assert product() == (sx.Partial(), 0)
+    assert product()[1] > 0 or product()[0] != sx.Partial()
