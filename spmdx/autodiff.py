@@ -310,7 +310,7 @@ def remat(function: Callable[..., Any]) -> Callable[..., Any]:
         sources = _sources(outputs, start)
 
         def gradients(g: list[Any]) -> list[Any]:
-            with context.use(depth=context.get().depth + 1):
+            with context.use(depth=context.get().depth + 1, check_keys=False):  # it draws the same values again
                 again = tree.leaves(function(*args, **kwargs))
             with_g = [(out, c) for out, c in zip(again, g) if c is not None]
             return list(pull([out for out, _ in with_g], [c for _, c in with_g], sources))

@@ -1,8 +1,10 @@
 """Neural networks as functions of arrays: no classes, no hidden state, and no word of where the pieces lie."""
 
+from spmdx.nn import initializers
 from spmdx.nn.activation import erf, gelu, log_softmax, relu, sigmoid, silu, softmax, swiglu, tanh
 from spmdx.nn.attention import attention, rope, rope_table
 from spmdx.nn.conv import avg_pool, conv1d, conv2d, max_pool, patchify, unpatchify
+from spmdx.nn.dropout import dropout
 from spmdx.nn.linear import embedding, linear
 from spmdx.nn.loss import cross_entropy
 from spmdx.nn.norm import layer_norm, rms_norm
@@ -20,10 +22,12 @@ __all__ = [
     "conv2d",
     "count",
     "cross_entropy",
+    "dropout",
     "embedding",
     "erf",
     "gelu",
     "init",
+    "initializers",
     "layer_norm",
     "linear",
     "log_softmax",

@@ -21,7 +21,6 @@ from spmdx.runtime.kernels import philox
 
 PHILOX, THREEFRY = "philox4x32", "threefry2x32"
 IMPLS = {PHILOX: 4, THREEFRY: 2}  # generators, and the words of their keys
-WITH_THREEFRY = "bits, uniform, randint, bernoulli, permutation, split and fold_in"
 MASK = 2**32 - 1
 RESERVED = 2**63  # numbers from here on are not the user's: fold_in(key, RESERVED) is what split splits
 
@@ -47,7 +46,7 @@ class Key:
 
 
 def checked(key: Any, *impls: str, once: bool = True) -> Key:
-    """``key``, if it is one, of a generator that the caller draws from (Philox unless told), and not used up.
+    """``key``, if it is one, of a generator that the caller draws from (any unless told), and not used up.
 
     Raises:
         DtypeError: anything else, such as a bare seed.
@@ -58,10 +57,10 @@ def checked(key: Any, *impls: str, once: bool = True) -> Key:
     if not isinstance(key, Key):
         hint = f"sx.random.key({key})" if isinstance(key, int) else "sx.random.key(0)"
         raise DtypeError(f"random values are drawn with a key; got {type(key).__name__} {key!r}.", hint)
-    if key.impl not in (impls or (PHILOX,)):
+    if key.impl not in (impls or IMPLS):
         raise ArgumentError(
-            f"{key!r} cannot be drawn from here: {key.impl} keys, whose numbers are JAX's, have {WITH_THREEFRY}.",
-            f"sx.random.key(seed) for a {PHILOX} key, which has everything",
+            f"{key!r} cannot be drawn from here, which takes {' and '.join(impls or IMPLS)} keys.",
+            f'sx.random.key(seed, impl="{(impls or tuple(IMPLS))[0]}")',
         )
     if once and (context.get().check_keys or check.on()):
         _use(key, context.get().check_keys)
@@ -109,7 +108,7 @@ def fold_in(key: Key, number: int) -> Key:
     Args:
         number: from 0 to 2**63 - 1; to 2**32 - 1 for a threefry2x32 key.
     """
-    old, n = checked(key, *IMPLS, once=False), _integer(number, "number")
+    old, n = checked(key, once=False), _integer(number, "number")
     bits = 32 if old.impl == THREEFRY else 63
     if not 0 <= n < 2**bits:
         raise ArgumentError(
@@ -123,7 +122,7 @@ def split(key: Key, count: int = 2) -> tuple[Key, ...]:
     m = _integer(count, "count")
     if m < 0:
         raise ArgumentError(f"there is no split into {m} keys.", "split(key, 2)")
-    old = checked(key, *IMPLS)
+    old = checked(key)
     if old.impl == THREEFRY:
         return tuple(Key(words, THREEFRY) for words in threefry.split(old.words, m))
     parent = _fold(old, RESERVED)
@@ -137,7 +136,7 @@ def key_data(key: Key | Sequence[Key]) -> Any:
     """The words of a key, a uint32 NumPy vector to be saved; of a sequence of keys, one row each."""
     if isinstance(key, Key):
         return np.array(key.words, np.uint32)
-    keys = [checked(k, *IMPLS, once=False) for k in key]
+    keys = [checked(k, once=False) for k in key]
     if len({k.impl for k in keys}) > 1:
         raise ArgumentError("keys of two generators have different numbers of words.", "key_data of each kind")
     return np.array([k.words for k in keys], np.uint32).reshape(len(keys), IMPLS[keys[0].impl] if keys else 4)
@@ -173,7 +172,7 @@ def consume(key: Key) -> Key:
     Debug mode is ``with sx.debug.check_keys():``, where every draw and split uses its key up by itself, and
     SPMDX_CHECK=1. Elsewhere nothing is marked. Keys are told apart by their words; :func:`fold_in` never uses one up.
     """
-    found = checked(key, *IMPLS, once=False)
+    found = checked(key, once=False)
     if context.get().check_keys or check.on():
         _use(found, True)
     return found
@@ -181,7 +180,7 @@ def consume(key: Key) -> Key:
 
 def clone(key: Key) -> Key:
     """The same key, meant to be drawn from once more: debug mode forgets that it was used."""
-    found = checked(key, *IMPLS, once=False)
+    found = checked(key, once=False)
     context.get().used_keys.discard(found)
     return found
 

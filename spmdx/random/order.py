@@ -29,17 +29,9 @@ from spmdx.ops.scan import argsort, take_along_axis
 from spmdx.ops.shape import reshape
 from spmdx.placement import Placement
 from spmdx.plan import plan
-from spmdx.random.draw import bits, randint, uniform
+from spmdx.random.draw import bits, gumbel, randint
 from spmdx.random.key import Key
 from spmdx.spec import WHOLE, Layout, Spec, make
-
-
-def gumbel(key: Key, shape: Any, **more: Any) -> Array:
-    """Standard Gumbel numbers."""
-    u = uniform(key, shape, **more)
-    out: Array = e.negative(e.log(e.negative(e.log(e.add(u, 2.0**-55)))))
-    return out
-
 
 __all__ = ["categorical", "choice", "permutation", "shuffle"]
 

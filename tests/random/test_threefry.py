@@ -137,5 +137,7 @@ def test_bernoulli() -> None:
 def test_errors() -> None:
     with pytest.raises(sx.errors.ArgumentError, match=r"2\*\*32 - 1 \(threefry2x32\)[\s\S]*fold_in\(key, 5\)"):
         random.fold_in(KEY, 2**32 + 5)
-    with pytest.raises(sx.errors.ArgumentError, match=r"threefry2x32 keys[\s\S]*bits, uniform[\s\S]*philox4x32"):
-        random.normal(KEY, (3,))
+    with pytest.raises(sx.errors.ArgumentError, match=r"philox4x32 and threefry2x32 keys[\s\S]*key\(seed, impl="):
+        random.normal(random.Key((1, 2), "rbg"), (3,))
+    with pytest.raises(sx.errors.ArgumentError, match=r"no generator 'rbg'"):
+        random.key(0, "rbg")
