@@ -1,7 +1,7 @@
 // One build of the kernels: the same source, compiled for one instruction set. All builds give the same bits.
 #pragma once
 
-#include "cuda/fill.h"
+#include "cuda/map.h"
 #include "cuda/reduce.h"
 
 namespace spmdx {
@@ -10,6 +10,8 @@ struct Build {
     const char* name;
     bool (*fill)(const Draw&, const Layout&, uint64_t begin, uint64_t end, void* out);
     void (*reduce)(Op, Number, void* out, const void* const* in, int count, uint64_t begin, uint64_t end);
+    void (*map)(Function, void* out, const Operand* in, uint64_t begin, uint64_t end);
+    void (*streams)(Stream, Key, const Layout&, const Operand* in, uint64_t begin, uint64_t end, double* out);
     // For tests of cuda/scalar.h, over `count` values each; sin comes first, then cos.
     void (*log32)(const float* in, float* out, uint64_t count);
     void (*log64)(const double* in, double* out, uint64_t count);
@@ -40,6 +42,8 @@ constexpr Build make_build(const char* name) {
     return {name,
             fill,
             reduce,
+            map,
+            streams,
             log_all<float>,
             log_all<double>,
             sincos_all<uint32_t, float>,

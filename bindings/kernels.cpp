@@ -33,10 +33,41 @@ const std::map<std::string, Kind> kinds{{"bits", Kind::bits},
                                         {"uniform", Kind::uniform},
                                         {"normal", Kind::normal},
                                         {"randint", Kind::randint},
-                                        {"bernoulli", Kind::bernoulli}};
+                                        {"bernoulli", Kind::bernoulli},
+                                        {"exponential", Kind::exponential},
+                                        {"gumbel", Kind::gumbel},
+                                        {"rayleigh", Kind::rayleigh},
+                                        {"laplace", Kind::laplace},
+                                        {"logistic", Kind::logistic},
+                                        {"cauchy", Kind::cauchy},
+                                        {"truncated_normal", Kind::truncated_normal},
+                                        {"complex_normal", Kind::complex_normal},
+                                        {"open32", Kind::open32},
+                                        {"open64", Kind::open64}};
+struct Signature {
+    Function function;
+    int operands, item;  // bytes of an element
+};
+const std::map<std::string, Signature> functions{{"exp32", {Function::exp32, 1, 4}},
+                                                 {"exp64", {Function::exp64, 1, 8}},
+                                                 {"log64", {Function::log64, 1, 8}},
+                                                 {"log1p", {Function::log1p, 1, 8}},
+                                                 {"ndtr", {Function::ndtr, 1, 8}},
+                                                 {"ndtri", {Function::ndtri, 1, 8}},
+                                                 {"between32", {Function::between32, 4, 4}},
+                                                 {"between64", {Function::between64, 4, 8}},
+                                                 {"truncated", {Function::truncated, 3, 8}},
+                                                 {"multiply_high", {Function::multiply_high, 2, 8}},
+                                                 {"log_poisson", {Function::log_poisson, 2, 8}},
+                                                 {"log_binomial", {Function::log_binomial, 3, 8}}};
+const std::map<std::string, Stream> stream_kinds{{"gamma", Stream::gamma},
+                                                 {"log_gamma", Stream::log_gamma},
+                                                 {"poisson", Stream::poisson},
+                                                 {"binomial", Stream::binomial}};
 const std::map<std::string, std::pair<Type, int>> types{
     {"u8", {Type::u8, 1}},   {"u16", {Type::u16, 2}},   {"u32", {Type::u32, 4}}, {"u64", {Type::u64, 8}},
-    {"f16", {Type::f16, 2}}, {"bf16", {Type::bf16, 2}}, {"f32", {Type::f32, 4}}, {"f64", {Type::f64, 8}}};
+    {"f16", {Type::f16, 2}}, {"bf16", {Type::bf16, 2}}, {"f32", {Type::f32, 4}}, {"f64", {Type::f64, 8}},
+    {"c64", {Type::c64, 8}}, {"c128", {Type::c128, 16}}};
 const std::map<std::string, Op> ops{{"sum", Op::sum}, {"prod", Op::prod}, {"min", Op::min}, {"max", Op::max}};
 const std::map<std::pair<char, int>, Number> numbers{
     // by NumPy's kind and item size: a name takes 5 us to ask
@@ -96,21 +127,30 @@ struct Block {
     }
 };
 
+// Four words are a key of Philox, two of Threefry.
+Key key_of(const std::vector<uint32_t>& words) {
+    if (words.size() == 2) return {words[0], words[1], 0, 0, true};
+    if (words.size() != 4) throw std::invalid_argument("a key has four words, or two of Threefry");
+    return {words[0], words[1], words[2], words[3], false};
+}
+
 void fill_block(py::array out, const std::string& kind, const std::string& type,
-                const std::array<uint32_t, 4>& key, const std::vector<uint64_t>& shape,
+                const std::vector<uint32_t>& key, const std::vector<uint64_t>& shape,
                 const Intervals& intervals, const std::array<double, 3>& real, uint64_t low, uint64_t span) {
     const Block block(shape, intervals);
     const auto [element, item] = named(types, type, "element type");
     check_plain(out, py::ssize_t(block.layout.size), item, true);
     const Draw draw{named(kinds, kind, "distribution"),
                     element,
-                    {key[0], key[1], key[2], key[3]},
+                    key_of(key),
                     real[0],
                     real[1],
                     real[2],
                     low,
                     span,
-                    float(real[0])};
+                    float(real[0]),
+                    real[0],
+                    real[1]};
     void* const data = out.mutable_data();
     const Build* const use = build().load();
     if (!use->fill(draw, block.layout, 0, 0, data))
@@ -118,6 +158,48 @@ void fill_block(py::array out, const std::string& kind, const std::string& type,
     py::gil_scoped_release release;
     parallel(block.layout.size, 1 << 17,
              [&](uint64_t begin, uint64_t end) { use->fill(draw, block.layout, begin, end, data); });
+}
+
+// Operands of `size` elements, or of one that stands for all.
+std::array<Operand, 4> operands(const std::vector<py::array>& inputs, size_t wanted, py::ssize_t size,
+                                int item) {
+    if (inputs.size() != wanted) throw std::invalid_argument(std::to_string(wanted) + " operands are needed");
+    std::array<Operand, 4> in;
+    for (size_t i = 0; i < in.size(); ++i) {
+        const py::array& each = inputs[std::min(i, wanted - 1)];
+        const bool one = each.size() == 1;
+        check_plain(each, one ? 1 : size, item, false);
+        in[i] = {each.data(), one ? 0u : 1u};
+    }
+    return in;
+}
+
+void map_arrays(py::array out, const std::string& name, const std::vector<py::array>& inputs) {
+    const Signature what = named(functions, name, "function");
+    check_plain(out, out.size(), what.item, true);
+    const auto in = operands(inputs, size_t(what.operands), out.size(), what.item);
+    void* const data = out.mutable_data();
+    const Build* const use = build().load();
+    const uint64_t size = uint64_t(out.size());
+    py::gil_scoped_release release;
+    parallel(size, 1 << 16,
+             [&](uint64_t begin, uint64_t end) { use->map(what.function, data, in.data(), begin, end); });
+}
+
+void fill_streams(py::array out, const std::string& kind, const std::vector<uint32_t>& key,
+                  const std::vector<uint64_t>& shape, const Intervals& intervals,
+                  const std::vector<py::array>& inputs) {
+    const Block block(shape, intervals);
+    check_plain(out, py::ssize_t(block.layout.size), 8, true);
+    const Stream what = named(stream_kinds, kind, "distribution with streams");
+    const auto in = operands(inputs, what == Stream::binomial ? 2 : 1, out.size(), 8);
+    const Key parent = key_of(key);
+    double* const data = static_cast<double*>(out.mutable_data());
+    const Build* const use = build().load();
+    py::gil_scoped_release release;
+    parallel(block.layout.size, 1 << 12, [&](uint64_t begin, uint64_t end) {
+        use->streams(what, parent, block.layout, in.data(), begin, end, data);
+    });
 }
 
 void reduce_ordered(py::array out, const std::vector<py::array>& inputs, const std::string& op) {
@@ -165,11 +247,17 @@ PYBIND11_MODULE(_kernels, m) {
         "philox",
         [](const std::array<uint32_t, 4>& counter, const std::array<uint32_t, 2>& key) {
             uint64_t first, second;
-            philox(counter[0] | uint64_t(counter[1]) << 32, {key[0], key[1], counter[2], counter[3]}, first,
-                   second);
+            philox(counter[0] | uint64_t(counter[1]) << 32, {key[0], key[1], counter[2], counter[3], false},
+                   first, second);
             return py::make_tuple(uint32_t(first), first >> 32, uint32_t(second), second >> 32);
         },
         py::arg("counter"), py::arg("key"), "One block of Philox4x32-10.");
+    m.def("map", &map_arrays, py::arg("out"), py::arg("function"), py::arg("inputs"),
+          "out = function(inputs...), element by element; an input of one element stands for all.");
+    m.def("fill_streams", &fill_streams, py::arg("out"), py::arg("kind"), py::arg("key"), py::arg("shape"),
+          py::arg("intervals"), py::arg("inputs"),
+          "Fill the float64 block `out`: each element draws from its own stream, its index folded into the "
+          "key.");
     m.def("reduce_ordered", &reduce_ordered, py::arg("out"), py::arg("inputs"), py::arg("op"),
           "out = inputs[0] op inputs[1] op ..., element by element in that order.");
     m.def(

@@ -1,13 +1,31 @@
-// Fills a block with random values on a CPU: tiles of Philox blocks, in loops that the compiler vectorises.
+// Fills a block with random values on a CPU: tiles of blocks of the generator, in loops that the compiler
+// vectorises.
 #pragma once
 
+#include "continuous.h"
 #include "layout.h"
-#include "random.h"
+#include "tile.h"
 
 namespace spmdx {
 
-enum class Kind { bits, uniform, normal, randint, bernoulli };
-enum class Type { u8, u16, u32, u64, f16, bf16, f32, f64 };
+enum class Kind {
+    bits,
+    uniform,
+    normal,
+    randint,
+    bernoulli,
+    exponential,
+    gumbel,
+    rayleigh,
+    laplace,
+    logistic,
+    cauchy,
+    truncated_normal,
+    complex_normal,
+    open32,
+    open64  // uniform in (0, 1], float64 of 32 or 53 bits
+};
+enum class Type { u8, u16, u32, u64, f16, bf16, f32, f64, c64, c128 };
 
 // What to draw: the fields after `key` are those of the distribution.
 struct Draw {
@@ -17,6 +35,7 @@ struct Draw {
     double low, span, last;              // uniform
     uint64_t integer_low, integer_span;  // randint; a span of 0 is 2**64
     float p;                             // bernoulli
+    double from, to;                     // truncated_normal
 };
 
 namespace {
@@ -24,36 +43,26 @@ namespace {
 template <class D>
 class Filler {
     using Value = typename D::Value;
-    static constexpr int tile = 64;                             // Philox blocks
+    static constexpr int tile = tile_blocks;
     static constexpr int per_block = 4 / D::words * D::values;  // elements
     static constexpr uint64_t cut = 16;  // a staged batch is rounded up to this many blocks
 
     const D dist_;
     const Key key_;
     int staged_ = 0;
-    alignas(64) uint64_t block_[tile];
+    alignas(64) uint64_t block_[tile] = {};
     alignas(64) uint32_t words_[4 * tile];
     alignas(64) Value values_[per_block * tile];
     Value* target_[tile];
     uint8_t from_[tile], to_[tile];
 
-    // The words of the blocks numbered numbers[0], numbers[1], ...
     void draw(const uint64_t* numbers, uint64_t blocks) {
-        constexpr uint64_t width = sizeof(Lanes) / 8;
-        const Key key = key_;
-        typedef uint64_t Pair __attribute__((may_alias));  // two lanes at once
-        Pair* const words = reinterpret_cast<Pair*>(words_);
-        for (uint64_t j = 0; j < blocks; j += width) {
-            Lanes block, first, second;
-            __builtin_memcpy(&block, numbers + j, sizeof(block));
-            philox(block, key, first, second);
-            for (uint64_t i = 0; i < width; ++i) {
-                words[2 * (j + i)] = first[i];
-                words[2 * (j + i) + 1] = second[i];
-            }
-        }
+        if (key_.threefry)
+            threefry_tile(key_, numbers, blocks, D::words / D::values != 1, words_);
+        else
+            philox_tile(key_, numbers, blocks, words_);
     }
-    void transform(uint64_t blocks, Value* out) const {
+    __attribute__((noinline)) void transform(uint64_t blocks, Value* out) const {
         const uint64_t steps = blocks * 4 / D::words;
         SPMDX_FOR (uint64_t i = 0; i < steps; ++i) dist_.step(words_ + D::words * i, out + D::values * i);
     }
@@ -129,6 +138,10 @@ inline bool fill(const Draw& draw, const Layout& layout, uint64_t begin, uint64_
         fill_with(dist, draw, layout, begin, end, out);
         return true;
     };
+    const auto floats = [&](const auto& single, const auto& twofold) {
+        if (draw.type == Type::f32) return with(single);
+        return draw.type == Type::f64 && with(twofold);
+    };
     const auto integers = [&](auto value) {
         using T = decltype(value);
         const uint64_t low = draw.integer_low, span = draw.integer_span;
@@ -162,6 +175,24 @@ inline bool fill(const Draw& draw, const Layout& layout, uint64_t begin, uint64_
                 default: return false;
             }
         case Kind::bernoulli: return draw.type == Type::u8 && with(Bernoulli{draw.p});
+        case Kind::exponential: return floats(Inverse<Exponential, float>(), Inverse<Exponential, double>());
+        case Kind::gumbel: return floats(Inverse<Gumbel, float>(), Inverse<Gumbel, double>());
+        case Kind::rayleigh: return floats(Inverse<Rayleigh, float>(), Inverse<Rayleigh, double>());
+        case Kind::laplace: return floats(Inverse<Laplace, float>(), Inverse<Laplace, double>());
+        case Kind::logistic: return floats(Inverse<Logistic, float>(), Inverse<Logistic, double>());
+        case Kind::cauchy: return floats(Cauchy<float>(), Cauchy<double>());
+        case Kind::truncated_normal: {
+            const Truncation bounds = truncation(draw.from, draw.to);
+            return floats(TruncatedNormal<float>{bounds}, TruncatedNormal<double>{bounds});
+        }
+        case Kind::complex_normal:
+            switch (draw.type) {
+                case Type::c64: return with(ComplexNormal<float>());
+                case Type::c128: return with(ComplexNormal<double>());
+                default: return false;
+            }
+        case Kind::open32: return draw.type == Type::f64 && with(Open<float>());
+        case Kind::open64: return draw.type == Type::f64 && with(Open<double>());
     }
     return false;
 }

@@ -5,9 +5,11 @@
 
 namespace spmdx {
 
-// A key of spmdx: the Philox key (k0, k1) and the stream (s0, s1), the upper half of the counter.
+// A key of spmdx: the Philox key (k0, k1) and the stream (s0, s1), the upper half of the counter. Or one of
+// Threefry2x32, (k0, k1).
 struct Key {
     uint32_t k0, k1, s0, s1;
+    bool threefry;
 };
 
 // The ten rounds. W is uint64_t, or several of them in one register, of which the low 32 bits are the state

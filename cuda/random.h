@@ -5,8 +5,8 @@
 // Box-Muller a pair of elements.
 #pragma once
 
-#include "philox.h"
 #include "scalar.h"
+#include "threefry.h"
 
 namespace spmdx {
 namespace {

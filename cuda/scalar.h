@@ -1,5 +1,5 @@
-// Elementary functions with the same bits on every processor: log and sin/cos within 0.75 ulp, and narrow
-// floats.
+// Elementary functions with the same bits on every processor: log, exp and sin/cos within 0.75 ulp, and
+// narrow floats.
 //
 // Branch-free, so that a loop over them vectorises, and without tables. Polynomials are Chebyshev
 // interpolants; tests/kernels/test_scalar.py measures every function against higher precision.
@@ -55,6 +55,50 @@ SPMDX_FN double log(double x) {
     const double b = a - half, b_low = (a - b) - half;
     const double small = fma(k, 0x1.9ef35793c7673p-41, a_low) + (b_low - half_low);
     return b + fma(s, fma(z, p, half), small);
+}
+
+// exp(x): 0 from the underflow of float32 down, infinity above; NaN stays. x = k log(2) + r, and of
+//   exp(r) = 1 + r + r*r P(r)
+// the first sum is kept in two floats. 2**k goes in by halves, so that a subnormal result is rounded once
+// more.
+SPMDX_FN float exp(float x) {
+    const float y = x > 90.0f ? 90.0f : x < -110.0f ? -110.0f : x;
+    const float shifted = fma(y, 0x1.715476p+0f, 0x1.8p23f);  // the integer k in the low bits
+    const float k = shifted - 0x1.8p23f;
+    const float r = fma(k, -0x1.62ep-1f, y), r_low = k * -0x1.0bfbe8p-15f;  // r exact
+    const float t = r + r_low;
+    float p = 0x1.a124f2p-13f;
+    p = fma(p, t, 0x1.6d4324p-10f);
+    p = fma(p, t, 0x1.1110ep-7f);
+    p = fma(p, t, 0x1.5554eap-5f);
+    p = fma(p, t, 0x1.555556p-3f);
+    p = fma(p, t, 0.5f);
+    const float one = 1.0f + r, one_low = (1.0f - one) + r;
+    const float value = one + (one_low + fma(t * t, p, r_low));
+    const uint32_t biased = bit_cast<uint32_t>(shifted) - 0x4B400000u + 254u, half = biased >> 1;  // k + 254
+    return value * bit_cast<float>(half << 23) * bit_cast<float>((biased - half) << 23);
+}
+SPMDX_FN double exp(double x) {
+    const double y = x > 710.0 ? 710.0 : x < -750.0 ? -750.0 : x;
+    const double shifted = fma(y, 0x1.71547652b82fep+0, 0x1.8p52);
+    const double k = shifted - 0x1.8p52;
+    const double r = fma(k, -0x1.62e42fefa2p-1, y), r_low = k * -0x1.9ef35793c7673p-41;
+    const double t = r + r_low;
+    double p = 0x1.1f730349868cep-29;
+    p = fma(p, t, 0x1.af4de97ca4194p-26);
+    p = fma(p, t, 0x1.27e4db646b17ep-22);
+    p = fma(p, t, 0x1.71de0231960ebp-19);
+    p = fma(p, t, 0x1.a01a01a6d889cp-16);
+    p = fma(p, t, 0x1.a01a01abe7fe1p-13);
+    p = fma(p, t, 0x1.6c16c16c162d4p-10);
+    p = fma(p, t, 0x1.11111111100dcp-7);
+    p = fma(p, t, 0x1.5555555555556p-5);
+    p = fma(p, t, 0x1.5555555555557p-3);
+    p = fma(p, t, 0.5);
+    const double one = 1.0 + r, one_low = (1.0 - one) + r;
+    const double value = one + (one_low + fma(t * t, p, r_low));
+    const uint64_t biased = bit_cast<uint64_t>(shifted) - 0x4338000000000000ull + 2046u, half = biased >> 1;
+    return value * bit_cast<double>(half << 52) * bit_cast<double>((biased - half) << 52);
 }
 
 template <class T>

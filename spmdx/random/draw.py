@@ -1,28 +1,25 @@
-"""Random arrays: each rank fills its own block at its global indices. Nothing communicates, whatever the placement.
+"""Random arrays of one draw an element: each rank fills its own block at its global indices.
 
 A value depends on the key, its flat C-order global index and the dtype alone, so it is the same on every mesh.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from spmdx.array import Array
-from spmdx.errors import ArgumentError, DtypeError, ShapeError
-from spmdx.mesh import Coordinate, Mesh
-from spmdx.ops.place import checked_dtype, spec_for, wrap
+from spmdx.decide import constant, default_mesh
+from spmdx.errors import ArgumentError, DtypeError
+from spmdx.mesh import Mesh
+from spmdx.ops.place import checked_dtype
 from spmdx.placement import Placement
 from spmdx.random import threefry
+from spmdx.random.fill import SINGLE, drawn, floating, parameter, stretched, target, whole, words_of, working
 from spmdx.random.key import PHILOX, THREEFRY, Key, checked
 from spmdx.runtime import kernels
-from spmdx.runtime.kernels import FLOATS, Intervals
-from spmdx.spec import Spec
-
-Fill = Callable[[tuple[int, ...], Intervals], Any]  # (global shape, intervals) -> block
+from spmdx.runtime.kernels import Intervals
 
 
 def bits(
@@ -39,29 +36,42 @@ def bits(
     if kind.kind != "u":
         raise DtypeError(f"bits gives unsigned integers, not {kind.name}.", "dtype=np.uint32")
     source, words = _source(key)
-    return _drawn(_spec(shape, kind, mesh, placement, device), lambda n, i: source.bits(words, n, i, kind))
+    spec = target(shape, kind, (), (mesh, placement, device), "bits")
+    return drawn(spec, lambda n, i: source.bits(words, n, i, kind))
 
 
 def uniform(
     key: Key,
     shape: Any,
+    low: Any = 0.0,
+    high: Any = 1.0,
     *,
-    low: float = 0.0,
-    high: float = 1.0,
     dtype: Any = np.float64,
     mesh: Mesh | None = None,
     placement: Placement | None = None,
     device: str | None = None,
 ) -> Array:
-    """Floats spread evenly over [low, high): 24 random bits each, 53 in float64.
+    """Floats spread evenly over [low, high): 24 random bits each, 53 in float64. float16 and bfloat16 are float32's
+    values, truncated.
 
-    float16 and bfloat16 are float32's values, truncated.
+    Args:
+        low, high: numbers, or arrays that broadcast to the shape.
     """
-    kind, (source, words) = _float(dtype, "uniform"), _source(key)
-    bottom, top = _number(low, "low", kind), _number(high, "high", kind)
+    kind, (source, words) = floating(dtype, "uniform"), _source(key)
+    bottom, top = parameter(low, "low", "finite", kind, mesh), parameter(high, "high", "finite", kind, mesh)
+    spec = target(shape, kind, (bottom, top), (mesh, placement, device), "uniform")
+    if isinstance(bottom, Array) or isinstance(top, Array):
+
+        def fill(n: tuple[int, ...], i: Intervals, a: Any, b: Any) -> Any:
+            a, b = np.asarray(a, kind), np.asarray(b, kind)
+            if not (a < b).all():
+                raise ArgumentError("uniform needs low < high in every element.", "high=low + 1.0")
+            return kernels.between(source.uniform(words, n, i, working(kind)), a, b, kind)
+
+        return drawn(spec, fill, [(bottom, "low", "finite"), (top, "high", "finite")])
     if not bottom < top:
         raise ArgumentError(f"uniform needs low < high in {kind.name}; got [{low}, {high}).", "low=0.0, high=1.0")
-    wide = np.float64 if kind.itemsize == 8 else np.float32
+    wide = working(kind).type
     with np.errstate(over="ignore"):
         span = wide(top) - wide(bottom)
     if not np.isfinite(span):
@@ -69,77 +79,192 @@ def uniform(
             f"high - low is {span} in {wide.__name__}: [{low}, {high}) is too wide.",
             f"half the bounds, and 2 * uniform(key, shape, low={bottom / 2!r}, high={top / 2!r})",
         )
-    return _drawn(
-        _spec(shape, kind, mesh, placement, device), lambda n, i: source.uniform(words, n, i, kind, bottom, top)
-    )
+    return drawn(spec, lambda n, i: source.uniform(words, n, i, kind, bottom, top))
 
 
 def normal(
     key: Key,
     shape: Any,
+    loc: Any = 0.0,
+    scale: Any = 1.0,
     *,
     dtype: Any = np.float64,
     mesh: Mesh | None = None,
     placement: Placement | None = None,
     device: str | None = None,
 ) -> Array:
-    """Standard normal floats, by Box and Muller; the tail ends at 6.76 in float32 and at 8.65 in float64.
+    """Normals by Box and Muller; of standard ones the tail ends at 6.76 in float32 and at 8.65 in float64.
 
-    float16 and bfloat16 are float32's values, rounded. For another mean or deviation: ``mean + deviation * normal``.
+    Args:
+        loc, scale: mean and standard deviation: numbers, or arrays that broadcast to the shape.
+        dtype: complex64 and complex128 give complex normals with E|x|**2 = scale**2. float16 and bfloat16 are computed
+            in float32 and rounded.
     """
-    kind, words = _float(dtype, "normal"), checked(key).words
-    return _drawn(_spec(shape, kind, mesh, placement, device), lambda n, i: kernels.normal(words, n, i, kind))
+    words, kind = words_of(key), checked_dtype(dtype)
+    kernel = kernels.complex_normal if kind.kind == "c" else kernels.normal
+    return stretched(
+        "normal", lambda t: lambda n, i: kernel(words, n, i, t), shape, loc, scale, kind, (mesh, placement, device)
+    )
+
+
+def exponential(
+    key: Key,
+    shape: Any,
+    scale: Any = 1.0,
+    *,
+    dtype: Any = np.float64,
+    mesh: Mesh | None = None,
+    placement: Placement | None = None,
+    device: str | None = None,
+) -> Array:
+    """Exponentials with a mean: density exp(-x / scale) / scale."""
+    return _standard("exponential", key, shape, 0.0, scale, dtype, (mesh, placement, device))
+
+
+def rayleigh(
+    key: Key,
+    shape: Any,
+    scale: Any = 1.0,
+    *,
+    dtype: Any = np.float64,
+    mesh: Mesh | None = None,
+    placement: Placement | None = None,
+    device: str | None = None,
+) -> Array:
+    """The length of a vector of two normals of standard deviation ``scale``."""
+    return _standard("rayleigh", key, shape, 0.0, scale, dtype, (mesh, placement, device))
+
+
+def laplace(
+    key: Key,
+    shape: Any,
+    loc: Any = 0.0,
+    scale: Any = 1.0,
+    *,
+    dtype: Any = np.float64,
+    mesh: Mesh | None = None,
+    placement: Placement | None = None,
+    device: str | None = None,
+) -> Array:
+    """Double exponentials: density exp(-abs(x - loc) / scale) / (2 scale)."""
+    return _standard("laplace", key, shape, loc, scale, dtype, (mesh, placement, device))
+
+
+def logistic(
+    key: Key,
+    shape: Any,
+    loc: Any = 0.0,
+    scale: Any = 1.0,
+    *,
+    dtype: Any = np.float64,
+    mesh: Mesh | None = None,
+    placement: Placement | None = None,
+    device: str | None = None,
+) -> Array:
+    """Logistic values: distribution function sigmoid((x - loc) / scale)."""
+    return _standard("logistic", key, shape, loc, scale, dtype, (mesh, placement, device))
+
+
+def cauchy(
+    key: Key,
+    shape: Any,
+    loc: Any = 0.0,
+    scale: Any = 1.0,
+    *,
+    dtype: Any = np.float64,
+    mesh: Mesh | None = None,
+    placement: Placement | None = None,
+    device: str | None = None,
+) -> Array:
+    """Cauchy values: loc + scale * tan(angle)."""
+    return _standard("cauchy", key, shape, loc, scale, dtype, (mesh, placement, device))
+
+
+def gumbel(
+    key: Key,
+    shape: Any,
+    loc: Any = 0.0,
+    scale: Any = 1.0,
+    *,
+    dtype: Any = np.float64,
+    mesh: Mesh | None = None,
+    placement: Placement | None = None,
+    device: str | None = None,
+) -> Array:
+    """Gumbel values, of maxima: distribution function exp(-exp(-(x - loc) / scale))."""
+    return _standard("gumbel", key, shape, loc, scale, dtype, (mesh, placement, device))
+
+
+def _standard(name: str, key: Key, shape: Any, loc: Any, scale: Any, dtype: Any, where: Any) -> Array:
+    words = words_of(key)
+
+    def fill(kind: np.dtype[Any]) -> Any:
+        return lambda n, i: kernels.continuous(name, words, n, i, kind)
+
+    return stretched(name, fill, shape, loc, scale, floating(dtype, name), where)
 
 
 def randint(
     key: Key,
     shape: Any,
-    low: int,
-    high: int,
+    low: Any,
+    high: Any,
     *,
     dtype: Any = np.int64,
     mesh: Mesh | None = None,
     placement: Placement | None = None,
     device: str | None = None,
 ) -> Array:
-    """Integers spread evenly over low, low + 1, ..., high - 1, each with a bias below (high - low) / 2**64."""
-    kind, (source, words) = checked_dtype(dtype), _source(key)
-    if kind.kind not in "iu":
-        raise DtypeError(f"randint gives integers, not {kind.name}.", "dtype=np.int64")
-    bottom, top = _whole(low, "low"), _whole(high, "high")
-    limits = np.iinfo(kind)
-    if not bottom < top:
-        raise ArgumentError(f"randint needs low < high; got [{bottom}, {top}).", f"low={bottom}, high={bottom + 1}")
-    if bottom < limits.min or top - 1 > limits.max:
-        raise ArgumentError(
-            f"[{bottom}, {top}) does not fit in {kind.name}, which holds {limits.min} to {limits.max}.",
-            "a wider dtype, or narrower bounds",
-        )
-    return _drawn(
-        _spec(shape, kind, mesh, placement, device), lambda n, i: source.randint(words, n, i, kind, bottom, top)
-    )
+    """Integers spread evenly over low, low + 1, ..., high - 1, each with a bias below (high - low) / 2**64.
+
+    Args:
+        low, high: integers, any that ``dtype`` holds (high: or one above); or integer arrays that broadcast to the
+            shape.
+    """
+    kind, (source, words) = whole(dtype, "randint"), _source(key)
+    bottom, last = _bound(low, "low", kind, 0, mesh), _bound(high, "high", kind, 1, mesh)
+    spec = target(shape, kind, (bottom, last), (mesh, placement, device), "randint")
+    if not isinstance(bottom, Array) and not isinstance(last, Array):
+        top = last + 1
+        if not bottom < top:
+            raise ArgumentError(f"randint needs low < high; got [{bottom}, {top}).", f"low={bottom}, high={bottom + 1}")
+        return drawn(spec, lambda n, i: source.randint(words, n, i, kind, bottom, top))
+    bottom, last = (v if isinstance(v, Array) else constant(np.asarray(v, kind), spec.mesh) for v in (bottom, last))
+    wide, word = np.dtype(f"{kind.kind}8"), np.dtype(np.uint64)
+
+    def fill(n: tuple[int, ...], i: Intervals, a: Any, b: Any) -> Any:
+        if not (a <= b).all():
+            raise ArgumentError("randint needs low < high in every element.", "high=low + 1")
+        start, end = a.astype(wide).view(word), b.astype(wide).view(word)
+        picked = kernels.apply("multiply_high", source.bits(words, n, i, word), end - start + word.type(1))
+        return (start + picked).view(wide).astype(kind, copy=False)
+
+    return drawn(spec, fill, [(bottom, "low", "number"), (last, "high", "number")])
 
 
 def bernoulli(
     key: Key,
     shape: Any,
-    p: float = 0.5,
+    p: Any = 0.5,
     *,
     dtype: Any = np.bool_,
     mesh: Mesh | None = None,
     placement: Placement | None = None,
     device: str | None = None,
 ) -> Array:
-    """True with probability ``p``: where the float32 uniform of the same key lies below float32(p)."""
+    """True with probability ``p``, a number or an array that broadcasts to the shape: where the float32 uniform of the
+    same key lies below float32(p).
+    """
     kind, (source, words) = checked_dtype(dtype), _source(key)
-    chance = _number(p, "p", np.dtype(np.float32))
-    if not 0 <= chance <= 1:
-        raise ArgumentError(f"a probability lies between 0 and 1; got p={p}.", "p=0.5")
+    chance = parameter(p, "p", "probability", SINGLE, mesh)
+    spec = target(shape, kind, (chance,), (mesh, placement, device), "bernoulli")
+    if isinstance(chance, Array):
 
-    def fill(shape: tuple[int, ...], intervals: Intervals) -> Any:
-        return source.bernoulli(words, shape, intervals, chance).astype(kind, copy=False)
+        def fill(n: tuple[int, ...], i: Intervals, each: Any) -> Any:
+            return (source.uniform(words, n, i, SINGLE) < each).astype(kind, copy=False)
 
-    return _drawn(_spec(shape, kind, mesh, placement, device), fill)
+        return drawn(spec, fill, [(chance, "p", "probability")])
+    return drawn(spec, lambda n, i: source.bernoulli(words, n, i, chance).astype(kind, copy=False))
 
 
 def _source(key: Key) -> tuple[Any, Any]:
@@ -148,43 +273,22 @@ def _source(key: Key) -> tuple[Any, Any]:
     return (kernels if found.impl == PHILOX else threefry), found.words
 
 
-def _drawn(spec: Spec, fill: Fill) -> Array:
-    def block(coordinate: Coordinate) -> Any:
-        return fill(spec.shape, [spec.pieces(d, coordinate) for d in range(spec.ndim)])
-
-    return wrap(spec, block)
-
-
-def _spec(shape: Any, dtype: np.dtype[Any], mesh: Mesh | None, placement: Placement | None, device: str | None) -> Spec:
-    spec = spec_for(shape, dtype, mesh, placement, device)
-    if math.prod(spec.shape) >= 2**63:
-        raise ShapeError(f"random arrays have fewer than 2**63 elements; got shape {spec.shape}.", "smaller sizes")
-    if spec.ndim >= 64:
-        raise ShapeError(f"random arrays have fewer than 64 dimensions; got {spec.ndim}.", "a reshape afterwards")
-    return spec
-
-
-def _float(dtype: Any, name: str) -> np.dtype[Any]:
-    kind = checked_dtype(dtype)
-    if kind not in FLOATS:
-        raise DtypeError(f"{name} gives float16, bfloat16, float32 or float64, not {kind.name}.", "dtype=np.float32")
-    return kind
-
-
-def _number(value: Any, what: str, dtype: np.dtype[Any]) -> float:
-    """A bound as the dtype has it."""
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        raise DtypeError(f"{what} is a number; got {type(value).__name__} {value!r}.", f"{what}=0.5") from None
-    with np.errstate(over="ignore"):
-        rounded = float(dtype.type(number))
-    if not math.isfinite(rounded):
-        raise ArgumentError(f"{what}={value} is not finite in {dtype.name}.", f"{what}=1.0")
-    return rounded
-
-
-def _whole(value: Any, what: str) -> int:
+def _bound(value: Any, name: str, kind: np.dtype[Any], less: int, mesh: Mesh | None) -> Any:
+    """A bound of integers, less 0 or 1 (the greatest integer is drawn, not the one after it)."""
+    if isinstance(value, (Array, np.ndarray, list, tuple)):
+        if not isinstance(value, Array):
+            value = constant(np.asarray(value), mesh if mesh is not None else default_mesh())
+        if value.dtype.kind not in "iu" or not np.can_cast(value.dtype, kind):
+            raise DtypeError(
+                f"{name} is of {value.dtype.name}, and {kind.name} is drawn.", f"{name}.astype({kind.name})"
+            )
+        value = value.astype(kind) if value.dtype != kind else value
+        return value - kind.type(less) if less else value
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)):
-        raise DtypeError(f"{what} is an integer; got {type(value).__name__} {value!r}.", f"{what}=10")
-    return int(value)
+        raise DtypeError(f"{name} is an integer; got {type(value).__name__} {value!r}.", f"{name}=10")
+    limits = np.iinfo(kind)
+    if not limits.min <= int(value) <= limits.max + less:
+        raise ArgumentError(
+            f"{name}={value} does not fit in {kind.name}, which holds {limits.min} to {limits.max}.", "a wider dtype"
+        )
+    return int(value) - less

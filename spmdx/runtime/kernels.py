@@ -1,8 +1,9 @@
 """The Python face of the kernels. A block of random values is filled in place, at the global indices that it holds.
 
-`words` are a key's four 32-bit words (k0, k1, s0, s1); `shape` is the global shape; `intervals` are, for each
-dimension, the (start, stop) pairs that the block holds, in order: what ``spec.pieces(dim, coordinate)`` gives. Values
-follow docs/random.rst to the last bit, whatever the block, the instruction set and the number of threads.
+`words` are a key's four 32-bit words (k0, k1, s0, s1), or the two of a Threefry key; `shape` is the global shape;
+`intervals` are, for each dimension, the (start, stop) pairs that the block holds, in order: what
+``spec.pieces(dim, coordinate)`` gives. Values follow docs/random.rst to the last bit, whatever the block, the
+instruction set and the number of threads.
 """
 
 from __future__ import annotations
@@ -31,23 +32,32 @@ __all__ = [
     "REDUCED",
     "Intervals",
     "Words",
+    "apply",
     "arrive_and_wait",
     "bernoulli",
+    "between",
     "bits",
+    "complex_normal",
+    "continuous",
     "end_together",
+    "exp",
     "instruction_set",
     "instruction_sets",
+    "log",
     "normal",
+    "open_uniform",
     "philox",
     "randint",
     "reduce_ordered",
     "set_instruction_set",
     "set_threads",
+    "streams",
     "threads",
+    "truncated_normal",
     "uniform",
 ]
 
-Words = tuple[int, int, int, int]
+Words = tuple[int, ...]
 Intervals = Sequence[Sequence[tuple[int, int]]]
 Block = NDArray[Any]
 
@@ -107,6 +117,91 @@ def bernoulli(words: Words, shape: Sequence[int], intervals: Intervals, p: float
     out = _empty(intervals, np.dtype(np.bool_))
     _kernels.fill(out, "bernoulli", "u8", words, shape, intervals, (float(np.float32(p)), 0.0, 0.0))
     return out
+
+
+def continuous(name: str, words: Words, shape: Sequence[int], intervals: Intervals, dtype: np.dtype[Any]) -> Block:
+    """Standard exponential, gumbel, rayleigh, laplace, logistic or cauchy. Narrow floats are float32's, rounded."""
+    wide = dtype if dtype.itemsize > 2 else np.dtype(np.float32)
+    out = _empty(intervals, wide)
+    _kernels.fill(out, name, FLOATS[wide], words, shape, intervals)
+    return out if wide is dtype else _narrow(out, dtype)
+
+
+def _narrow(block: Block, dtype: np.dtype[Any]) -> Block:
+    with np.errstate(over="ignore"):  # a Cauchy value may be infinite in float16
+        return block.astype(dtype, copy=False)
+
+
+def complex_normal(words: Words, shape: Sequence[int], intervals: Intervals, dtype: np.dtype[Any]) -> Block:
+    """Complex normals of variance 1."""
+    out = _empty(intervals, dtype)
+    _kernels.fill(out, "complex_normal", f"c{8 * dtype.itemsize}", words, shape, intervals)
+    return out
+
+
+def truncated_normal(
+    words: Words, shape: Sequence[int], intervals: Intervals, dtype: np.dtype[Any], lower: Any, upper: Any
+) -> Block:
+    """Standard normals confined to [lower, upper], each a float64 number or a block of them; float64 inside."""
+    wide = dtype if dtype.itemsize > 2 else np.dtype(np.float32)
+    if np.ndim(lower) == np.ndim(upper) == 0:
+        out = _empty(intervals, wide)
+        bounds = (float(lower), float(upper), 0.0)
+        _kernels.fill(out, "truncated_normal", FLOATS[wide], words, shape, intervals, bounds)
+        return _narrow(out, dtype)
+    u = open_uniform(words, shape, intervals, wide)
+    return _narrow(_narrow(apply("truncated", u, lower, upper), wide), dtype)
+
+
+def open_uniform(words: Words, shape: Sequence[int], intervals: Intervals, dtype: np.dtype[Any]) -> Block:
+    """Uniform float64s in (0, 1] from the bits of elements of ``dtype``, with half a step added."""
+    out = _empty(intervals, np.dtype(np.float64))
+    _kernels.fill(out, f"open{8 * dtype.itemsize}", "f64", words, shape, intervals)
+    return out
+
+
+def streams(name: str, words: Words, shape: Sequence[int], intervals: Intervals, *parameters: Any) -> Block:
+    """gamma(alpha), log_gamma(alpha), poisson(mean), binomial(n, p): float64, each element from a stream of its own.
+
+    Parameters are float64 blocks of the same shape, or of one element."""
+    out = _empty(intervals, np.dtype(np.float64))
+    _kernels.fill_streams(out, name, words, shape, intervals, [_operand(p, out.dtype) for p in parameters])
+    return out
+
+
+def between(u: Block, low: Any, high: Any, dtype: np.dtype[Any]) -> Block:
+    """The uniforms u in [0, 1), float32 or float64, stretched to [low, high) as :func:`uniform` does, with blocks of
+    bounds of ``dtype``."""
+    span = np.asarray(high, u.dtype) - np.asarray(low, u.dtype)
+    last = np.nextafter(high, low).astype(u.dtype)
+    value = apply(f"between{8 * u.itemsize}", u, np.asarray(low, u.dtype), span, last)
+    if u.dtype == dtype:
+        return value
+    near = value.astype(dtype)  # rounded; to be truncated
+    return np.where(np.abs(near.astype(u.dtype)) > np.abs(value), np.nextafter(near, np.zeros((), dtype)), near)
+
+
+def apply(name: str, *operands: Any) -> Block:
+    """A function of cuda/map.h, element by element: exp, log1p, ndtr, ndtri... The first operand has the result's shape
+    and dtype, the others the same shape or one element."""
+    first = operands[0]
+    out = np.empty(first.shape, first.dtype)
+    _kernels.map(out, name, [_operand(x, first.dtype) for x in operands])
+    return out
+
+
+def exp(x: Block) -> Block:
+    """exp of a float32 or float64 block, within 0.75 ulp, with the same bits on every processor."""
+    return apply(f"exp{8 * x.itemsize}", x)
+
+
+def log(x: Block) -> Block:
+    """log of a float64 block of normal positive numbers, within 0.75 ulp, with the same bits on every processor."""
+    return apply("log64", x)
+
+
+def _operand(x: Any, dtype: np.dtype[Any]) -> Block:
+    return np.ascontiguousarray(x, dtype)
 
 
 def reduce_ordered(parts: Sequence[Block], op: str, out: Block) -> Block:

@@ -122,7 +122,7 @@ def test_kernel_refuses() -> None:
         ({"intervals": [[(0, 3)]]}, "3 elements"),
         ({"intervals": [[(1, 5)]]}, "outside its dimension"),
         ({"intervals": [[(0, 4)], [(0, 1)]]}, "one list of intervals"),
-        ({"kind": "cauchy"}, "cauchy"),
+        ({"kind": "zipf"}, "zipf"),
         ({"kind": "bernoulli"}, "no bernoulli of type f32"),
     ):
         with pytest.raises(ValueError, match=message):
