@@ -159,9 +159,9 @@ def _exchanged(crew: Ranks, spec: Spec, keys: Array, cause: str) -> tuple[list[A
     return [_merged(pieces) for pieces in arrived], tuple(int(n) // 2 for n in tables[0].sum(0))
 
 
-def _sorted(keys: Any, index: Any) -> tuple[Any, Any]:
+def _sorted(keys: Any, index: Any, kind: Any = None) -> tuple[Any, Any]:
     """Keys in order with their indices, equal keys by index."""
-    order = np.argsort(keys)
+    order = np.argsort(keys, kind=kind)
     found = keys[order]
     if (found[1:] == found[:-1]).any():
         order = np.lexsort((index, keys))
@@ -172,7 +172,8 @@ def _sorted(keys: Any, index: Any) -> tuple[Any, Any]:
 def _merged(pieces: Sequence[Any]) -> tuple[Any, Any]:
     """The keys that arrived, in order; each piece is keys and then as many indices."""
     keys = np.concatenate([p[: len(p) // 2] for p in pieces])
-    return _sorted(keys, np.concatenate([p[len(p) // 2 :] for p in pieces]).view(INT64))
+    index = np.concatenate([p[len(p) // 2 :] for p in pieces]).view(INT64)
+    return _sorted(keys, index, "stable")  # which merges what is in order already
 
 
 def _cuts(crew: Ranks, spec: Spec, own: Sequence[tuple[Any, Any]], cause: str) -> list[list[int]]:

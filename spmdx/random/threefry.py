@@ -16,10 +16,10 @@ import numpy as np
 
 from spmdx.runtime.kernels import Intervals
 
-__all__ = ["bernoulli", "bits", "fold", "hash_counters", "randint", "split", "uniform"]
+__all__ = ["bernoulli", "bits", "fold", "hash_counter", "hash_counters", "randint", "split", "uniform"]
 
 ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
-PARITY = 0x1BD11BDA
+PARITY, MASK = 0x1BD11BDA, 2**32 - 1
 TILE = 2**14  # elements hashed at a time: what a round works on stays in the cache, and no temporary is larger
 
 Pair = tuple[int, int]
@@ -45,10 +45,21 @@ def hash_counters(key: Pair, x0: Any, x1: Any) -> tuple[Any, Any]:
     return x0, x1
 
 
+def hash_counter(key: Pair, x0: int, x1: int) -> Pair:
+    """The same for one counter, in Python's integers."""
+    k = (*key, key[0] ^ key[1] ^ PARITY)
+    x0, x1 = (x0 + k[0]) & MASK, (x1 + k[1]) & MASK
+    for group in range(5):
+        for r in ROTATIONS[group % 2]:
+            x0 = (x0 + x1) & MASK
+            x1 = ((x1 << r) & MASK | x1 >> (32 - r)) ^ x0
+        x0, x1 = (x0 + k[(group + 1) % 3]) & MASK, (x1 + k[(group + 2) % 3] + group + 1) & MASK
+    return x0, x1
+
+
 def fold(key: Pair, number: int) -> Pair:
     """The key that ``fold_in`` makes of a 32-bit number: the block with counter (0, number)."""
-    a, b = hash_counters(key, np.zeros(1, np.uint32), np.array([number], np.uint32))
-    return int(a[0]), int(b[0])
+    return hash_counter(key, 0, number)
 
 
 def split(key: Pair, count: int) -> list[Pair]:

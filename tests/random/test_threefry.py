@@ -48,6 +48,7 @@ def test_known_answers(numbers: list[int]) -> None:
     counter, key, want = numbers[:2], numbers[2:4], numbers[4:]
     a, b = threefry.hash_counters((key[0], key[1]), *(np.array([c], np.uint32) for c in counter))
     assert [int(a[0]), int(b[0])] == want
+    assert list(threefry.hash_counter((key[0], key[1]), counter[0], counter[1])) == want
 
 
 def test_keys_are_those_of_jax() -> None:
