@@ -186,7 +186,8 @@ def einsum(subscripts: Any, *operands: Any, optimize: Any = "auto") -> Array:
             form: ``einsum(x, [0, 1], y, [1, 2], [0, 2])``.
         optimize: how opt_einsum looks for the order of contraction ("auto", "optimal", "greedy", ...).
 
-    Each pair of operands is one operation; a summed dimension that is sharded gives Partial("sum").
+    Each pair of operands is one operation; a summed dimension that is sharded gives Partial("sum"). The result has
+    the dtype that the operands promote to, as NumPy's: sums of narrow integers do not widen.
     """
     if isinstance(subscripts, str):
         lists: list[Any] = []
@@ -197,18 +198,23 @@ def einsum(subscripts: Any, *operands: Any, optimize: Any = "auto") -> Array:
     arrays = list(constants(operands, "einsum"))
     mesh = next((x.mesh for x in arrays if isinstance(x, Array)), None)
     arrays = [x if isinstance(x, Array) else asarray(x, mesh=mesh) for x in arrays]
+    common = dtypes.promoted(*(x.dtype for x in arrays))
+    if len(arrays) > 2:  # or the first pair would be rounded, or wrap, in a narrower dtype
+        arrays = [e.astype(x, common) for x in arrays]
     shapes = tuple(x.shape for x in arrays)
     ins, out = _read(subscripts, shapes) if not lists else _read_lists(lists, shapes)
     for verb, which, argument in steps(ins, out, shapes, optimize if isinstance(optimize, str) else "auto"):
         if verb == "contract":
             y, x = arrays.pop(which[1]), arrays.pop(which[0])
             arrays.append(contract(x, y, argument))
+        elif verb == "sum":
+            arrays[which] = sum(arrays[which], argument, common)
         else:
             arrays[which] = _UNARY[verb](arrays[which], argument)
     return arrays[0]  # type: ignore[no-any-return]  # what operations return is known as Any
 
 
-_UNARY = {"sum": sum, "squeeze": squeeze, "permute": permute_dims, "diagonal": lambda x, dims: diagonal_of(x, *dims)}
+_UNARY = {"squeeze": squeeze, "permute": permute_dims, "diagonal": lambda x, dims: diagonal_of(x, *dims)}
 
 
 @lru_cache(maxsize=1024)

@@ -162,6 +162,9 @@ class At:
     def __getitem__(self, index: Any) -> Changes:
         return Changes(self.x, index)
 
+    def __repr__(self) -> str:
+        return f"<at of {self.x.spec!r}: write x.at[index].set(values)>"
+
 
 class Changes:
     """What can be done with the elements at an index; each returns a new array in the placement of the old."""
@@ -171,6 +174,9 @@ class Changes:
     def __init__(self, x: Array, index: Any) -> None:
         self.x = x
         self.index = index if isinstance(index, tuple) else (index,)
+
+    def __repr__(self) -> str:
+        return f"<{self.index!r} of {self.x.spec!r}: write x.at[index].set(values)>"
 
     def get(self) -> Any:
         """The elements."""

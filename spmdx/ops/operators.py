@@ -38,6 +38,16 @@ def _index(x: Array) -> int:
     return int(place.item(x))
 
 
+def _contains(x: Array, value: Any) -> bool:
+    """value in x: whether any element equals it."""
+    return bool(place.item(reduce.any(e.equal(x, value))))
+
+
+def _format(x: Array, form: str) -> str:
+    """f"{x}" is str(x), which never communicates; f"{loss:.3f}" is of the global value, as float(loss)."""
+    return format(place.item(x), form) if form and not x.ndim else object.__format__(x, form)
+
+
 def _setitem(x: Array, key: Any, value: Any, /) -> None:
     raise ImmutableError("x[...] = value would change x, and arrays never change.", "x = x.at[...].set(value)")
 
@@ -128,6 +138,10 @@ _SPECIAL = {
     "float": _number(float),
     "complex": _number(complex),
     "index": _index,
+    "contains": _contains,
+    "format": _format,
+    "divmod": lambda x, y: (x // y, x % y),
+    "rdivmod": lambda x, y: (y // x, y % x),
     "setitem": _setitem,
     "array": _array,
     "array_namespace": _namespace,

@@ -14,6 +14,7 @@ import numpy as np
 
 from spmdx.errors import BoundsError
 from spmdx.op import op
+from spmdx.ops import elementwise as e
 from spmdx.ops.axes import names
 from spmdx.ops.create import zeros_like
 from spmdx.ops.fit import fit
@@ -278,3 +279,16 @@ blend.vjp(
     lambda g, out, x, y, index: blend(g, zeros_like(g), index),
     lambda g, out, x, y, index: blend(zeros_like(g), g, index),
 )
+
+
+def _combined(which: int) -> Callable[..., Any]:
+    """The gradient of one operand of blend_with: the combination's own at the index; elsewhere g goes to x alone."""
+
+    def rule(g: Any, out: Any, x: Any, y: Any, index: Any, how: str) -> Any:
+        part = getattr(e, COMBINE[how]).op.gradient(which, g, out, (x, y), {})
+        return blend(zeros_like(g) if which else g, part, index)
+
+    return rule
+
+
+blend_with.vjp(_combined(0), _combined(1))
