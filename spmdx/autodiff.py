@@ -200,7 +200,7 @@ def _at_home(found: list[Array | None], leaves: Sequence[Array], places: Sequenc
     """Gradients moved to their places, in as few messages as they need."""
     grads = [zeros_like(x) if g is None else g for g, x in zip(found, leaves)]
     targets = [place.replace(dtype=g.dtype) for g, place in zip(grads, places)]
-    return moved_arrays(grads, targets, [plan(g.spec, t) for g, t in zip(grads, targets)], "grad")
+    return moved_arrays(grads, targets, [plan(g.spec, t) for g, t in zip(grads, targets)], "grad", implied=False)
 
 
 class _Rule:
@@ -279,8 +279,7 @@ class custom_vjp:  # noqa: N801  # JAX's name, used as a function
         if not context.get().depth or not any(type(x) is Watched for x in leaves):
             return self.function(*args)
         forward, backward = self.forward, self.backward
-        with context.use(depth=0):
-            value, residuals = forward(*args)
+        value, residuals = forward(*args)  # recorded: a second derivative goes through the residuals
         outputs, out_def = tree.flatten(value)
 
         def gradients(g: list[Any]) -> list[Any]:

@@ -6,6 +6,7 @@ It costs one small all-gather an operation, and is meant for finding the rank th
 from __future__ import annotations
 
 import os
+import re
 import zlib
 from collections.abc import Callable
 from functools import cache
@@ -18,6 +19,7 @@ from spmdx.errors import RanksDisagree, SpmdxError
 from spmdx.mesh import Mesh
 
 RUNNING, FAILED = 0, 1
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
 @cache
@@ -30,26 +32,41 @@ class RankFailed(SpmdxError, RuntimeError):
     """Another rank's part of an operation raised."""
 
 
-def together(mesh: Mesh, what: str, run: Callable[[], Any]) -> Any:
-    """Run one rank's part of an operation; raise on every rank if it raises on one, or if ranks came to different
-    operations (``what`` names this rank's)."""
-    if mesh.size == 1 or mesh.device == "sim":
-        return run()
+def same(mesh: Mesh, what: str, value: Any = None) -> None:
+    """With checks on: raise on every rank if ranks came here with something else, or with other values of it.
+
+    Args:
+        what: what this rank is at, in words that do not depend on the process.
+        value: a NumPy array that should be the same on every rank.
+    """
+    if not on() or mesh.size == 1 or mesh.device == "sim" or not mesh.contains_me():
+        return
+    code = zlib.crc32(_ADDRESS.sub("", what).encode())
+    if value is not None:
+        code = zlib.crc32(
+            np.ascontiguousarray(value).tobytes(), zlib.crc32(f"{value.dtype} {value.shape}".encode(), code)
+        )
     group = context.world().comm(mesh).group(mesh.axis_names)
-    name = zlib.crc32(what.encode())
-    names = np.concatenate(group.all_gather(np.array([name], np.int64), [1] * mesh.size))
-    if (names != name).any():
-        other = int(np.argmax(names != name))
+    codes = np.concatenate(group.all_gather(np.array([code], np.int64), [1] * mesh.size))
+    if (codes != code).any():
+        other = int(np.argmax(codes != code))
         raise RanksDisagree(
-            f"rank {mesh.rank} has come to {what}; rank {mesh.ranks[other]} to something else.",
+            f"rank {mesh.rank} has come to {what}; rank {mesh.ranks[other]} to something else, or with other values.",
             "the same operations, with the same arguments, on every rank (no collective inside `if rank == 0:`)",
         )
+
+
+def together(mesh: Mesh, what: str, run: Callable[[], Any]) -> Any:
+    """Run one rank's part of an operation; raise on every rank if it raises on one."""
+    if mesh.size == 1 or mesh.device == "sim":
+        return run()
     error: BaseException | None = None
     result = None
     try:
         result = run()
     except Exception as raised:  # told to the other ranks, then raised again
         error = raised
+    group = context.world().comm(mesh).group(mesh.axis_names)
     flag = np.array([RUNNING if error is None else FAILED], np.int64)
     flags = np.concatenate(group.all_gather(flag, [1] * mesh.size))
     if error is not None:

@@ -42,6 +42,20 @@ def provide_world(factory: Callable[[], Any]) -> None:
     _find_world[:] = [factory]
 
 
+_forgetful: list[Callable[[], None]] = []
+
+
+def on_forget(action: Callable[[], None]) -> None:
+    """Name what clears the calls that are remembered in this process (the registry does)."""
+    _forgetful.append(action)
+
+
+def forget_calls() -> None:
+    """Forget remembered calls: they took for granted that every rank of this process has a block."""
+    for action in _forgetful:
+        action()
+
+
 def world() -> Any:
     """The world of the running rank, made at first use."""
     state = _state.get()

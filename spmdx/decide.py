@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from spmdx import context
+from spmdx import check, context
 from spmdx.array import Array
 from spmdx.dtypes import checked, widens
 from spmdx.errors import MeshError, RuleError
@@ -63,6 +63,7 @@ def constant(value: Any, mesh: Mesh) -> Array:
     """A replicated array of a value that is the same on every rank."""
     block = np.array(value)
     block = block.astype(checked(block.dtype), copy=False)
+    check.same(mesh, "a NumPy operand", block)
     inside = block if mesh.contains_me() else None
     return Array((block,) * mesh.size if mesh.device == "sim" else inside, place(mesh, block.shape, block.dtype))
 
@@ -72,9 +73,7 @@ def default_mesh() -> Mesh:
     return context.get().mesh or Mesh(("world",), (context.world().size,))
 
 
-def decide(
-    operation: Operation, operands: tuple[Any, ...], static: Mapping[str, Any], stay: bool = False
-) -> Entry:
+def decide(operation: Operation, operands: tuple[Any, ...], static: Mapping[str, Any], stay: bool = False) -> Entry:
     """Propagate, and bind the body: the entry for a call not seen before. ``stay``: as a plan wants it."""
     mesh = common_mesh(operation.name, [x.spec for x in operands if isinstance(x, Array)])
     specs = [_on(mesh, x) for x in operands]

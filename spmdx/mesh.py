@@ -31,6 +31,7 @@ class Mesh:
     sizes: tuple[int, ...]
     ranks: tuple[int, ...]
     device: str
+    divided: bool  # True once a rank of this process was found to be outside
 
     def __new__(
         cls, axis_names: tuple[str, ...], sizes: tuple[int, ...], ranks: Any = None, device: str = "cpu"
@@ -43,6 +44,7 @@ class Mesh:
             _validate(names, sizes, members, device)
             found = super().__new__(cls)
             found.axis_names, found.sizes, found.ranks, found.device = names, sizes, members, device
+            found.divided = False
             with _lock:  # thread ranks make equal meshes at once, and must get one object
                 found = _interned.setdefault(key, found)
                 _recent.append(found)
@@ -78,7 +80,11 @@ class Mesh:
 
     def contains_me(self) -> bool:
         """True if this rank is in the mesh (a simulated mesh holds all of its ranks in one process)."""
-        return self.device == "sim" or context.rank() in self._position
+        inside = self.device == "sim" or context.rank() in self._position
+        if not inside and not self.divided:  # the first thread rank of this process that is outside
+            self.divided = True
+            context.forget_calls()
+        return inside
 
     def coordinate_of(self, rank: int) -> Coordinate:
         """The coordinate of a rank, as NumPy's ``unravel_index`` counts."""

@@ -16,7 +16,6 @@ from spmdx import check, context
 from spmdx.array import Array
 from spmdx.decide import SCALARS, Bounds, Entry, constant, constants, decide, default_mesh
 from spmdx.errors import ImpliedMoveError, RuleError
-from spmdx.mesh import Mesh
 from spmdx.move import count, move
 from spmdx.placement import P
 from spmdx.plan import LOCAL
@@ -96,15 +95,18 @@ class Operation:
     def _decided(self, key: tuple[Any, ...], operands: tuple[Any, ...], static: Mapping[str, Any]) -> Entry:
         """An entry made; it may take the short way if it moves nothing, and would be the same without a plan."""
         found = decide(self, operands, static, stay=context.get().plan is not None)
-        quick = found.plans is None and shared_by_all(found.spec.mesh) and not check.on()
+        quick = found.plans is None and found.spec.mesh.contains_me() and not found.spec.mesh.divided and not check.on()
         if quick and (found.decision.bytes == 0 or decide(self, operands, static).spec is found.spec):
             self.memo[key if len(key) != 1 else key[0]] = (found.run, found.spec, found.static)
         return found
 
 
-def shared_by_all(mesh: Mesh) -> bool:
-    """True if every rank that shares this process's memo has a block on the mesh: thread ranks outside have none."""
-    return mesh.contains_me() and (context.world().kind != "threads" or mesh.size == context.world().size)
+def _forget() -> None:
+    for operation in registry.values():
+        operation.memo.clear()
+
+
+context.on_forget(_forget)
 
 
 def hashable(value: Any) -> Any:
@@ -261,11 +263,13 @@ def call(operation: Operation, operands: tuple[Any, ...], static: tuple[Any, ...
     entry = operation.entry(tuple(key), operands, static, names)
     result = None
     if not outside:
+        if check.on():
+            numbers = [x for x in operands if not isinstance(x, Array)]
+            check.same(entry.spec.mesh, f"{operation.name} of {key} {numbers} {dict(entry.static)}, to {entry.spec!r}")
         if entry.plans is not None:
             blocks = moved(operation, entry, operands, blocks)
         if check.on():
-            what = f"{operation.name} of {key} to {entry.spec!r}"
-            result = check.together(entry.spec.mesh, what, partial(entry.run, *blocks))
+            result = check.together(entry.spec.mesh, operation.name, partial(entry.run, *blocks))
         else:
             result = entry.run(*blocks)
     elif entry.plans is not None and context.get().dry:

@@ -8,6 +8,7 @@ one exchange over exactly the mesh axes along which data has to travel, then fil
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from spmdx.errors import PlacementError
@@ -95,15 +96,18 @@ def _finish(now: Spec, target: Spec, steps: list[Step]) -> Spec:
     return now
 
 
-def _over(now: Spec, layouts: list[Layout], scattered: tuple[str, ...]) -> int:
-    """Bytes of the part of a block that takes part in a reduce-scatter: what slicing by other axes leaves of it."""
-    kept, ways = [], 1
-    for before, after in zip(now.layouts, layouts):
-        here = any(a in scattered for a in after.axes)
-        kept.append(before if here else after)
-        if here:
-            ways *= math.prod(now.mesh.shape[a] for a in after.axes[len(before.axes) :] if a not in scattered)
-    return -(-now.replace(layouts=tuple(kept)).largest_block * now.dtype.itemsize // ways)
+def _over(now: Spec, layouts: Sequence[Layout], axes: tuple[str, ...]) -> int:
+    """Bytes of the part of a block that takes part in an exchange over ``axes``: of every dimension, what lies in the
+    blocks to come of all members, which the other axes alone divide."""
+    count = now.dtype.itemsize
+    for dim, (n, after) in enumerate(zip(now.shape, layouts)):
+        own = now.layouts[dim].interleave * max(now.sizes(dim))
+        if any(a in axes for a in after.axes) or not refines(after, now.layouts[dim], n, now.mesh):
+            ways = math.prod(now.mesh.shape[a] for a in after.axes if a not in axes)
+            count *= min(own, -(-n // ways))
+        else:
+            count *= after.interleave * max(now.replace(layouts=tuple(layouts)).sizes(dim))
+    return count
 
 
 def _pad(now: Spec, target: Spec, steps: list[Step]) -> Spec:
@@ -157,7 +161,7 @@ def _exchange(now: Spec, target: Spec, steps: list[Step]) -> Spec:
     else:
         kept = {a for layout in target.layouts for a in layout.axes}
         copies = math.prod(mesh.shape[a] for a in axes if a not in kept)
-        sent = now.largest_block * now.dtype.itemsize * copies
+        sent = _over(now, target.layouts, axes) * copies
         step = Step("all_to_all", axes, now, then, _share(sent, mesh, axes))
     steps.append(step)
     return then

@@ -15,7 +15,6 @@ from spmdx.array import Array
 from spmdx.spec import Spec
 
 _order = count()
-LEAF = None
 
 
 class Watched(Array):

@@ -43,8 +43,18 @@ def test_another_operation_on_one_rank() -> None:
 
 
 def test_a_fault_in_one_ranks_data() -> None:
-    found = checked("x[np.array([9 if mesh.rank == 2 else 0])]")
+    found = checked('x[sx.from_block(np.array([9 if mesh.rank == 2 else 0]), {"world": sx.Shard(0)})]')
     assert found.count("BoundsError") == 1 and found.count("RankFailed") == 2
+
+
+def test_other_values_on_one_rank() -> None:
+    for line in (
+        "x * (1.0 + mesh.rank)",
+        "sx.roll(x, 1 + mesh.rank)",
+        "x + np.full(6, float(mesh.rank))",
+        "sx.asarray(np.full(6, float(mesh.rank)))",
+    ):
+        assert checked(line).count("RanksDisagree") == 3, line
 
 
 def test_nothing_wrong() -> None:

@@ -9,19 +9,18 @@ from typing import Any
 
 import numpy as np
 
-from spmdx import context
+from spmdx import check, context, dtypes
 from spmdx.array import Array
 from spmdx.errors import ArgumentError, DtypeError, ImpliedMoveError, MeshError, PlacementError, ShapeError
 from spmdx.mesh import Coordinate, Mesh
-from spmdx.move import count, move
+from spmdx.move import count, move, record
 from spmdx.op import default_mesh, op, registry
 from spmdx.placement import AxisPlacement, P, Placement, Replicate, Shard
 from spmdx.plan import LOCAL, Step, plan
 from spmdx.runtime import memory
-from spmdx.spec import Spec, default_sizes, place
+from spmdx.spec import WHOLE, Spec, default_sizes, place
 from spmdx.tape import Watched
 
-KINDS = "biufcV"
 MAX_DIMS = 64
 
 
@@ -40,6 +39,8 @@ def spec_for(
     """The spec that a creation function is asked for."""
     mesh = mesh if mesh is not None else default_mesh()
     if device is not None and device != mesh.device:
+        if device == "cuda":
+            memory.need_gpu()
         mesh = Mesh(mesh.axis_names, mesh.sizes, mesh.ranks, device)
     sizes = (shape,) if isinstance(shape, (int, np.integer)) else tuple(shape)
     return place(mesh, sizes, dtype, placement)
@@ -59,19 +60,6 @@ def wrap(spec: Spec, block_at: Any) -> Array:
     if mesh.device == "sim":
         return Array(tuple(block(c) for c in mesh.coordinates()), spec)
     return Array(block(mesh.here()) if mesh.contains_me() else None, spec)
-
-
-def checked_dtype(dtype: Any) -> np.dtype[Any]:
-    """A dtype that arrays can have.
-
-    Raises:
-        DtypeError: objects, strings, dates and records.
-    """
-    found = np.dtype(dtype)
-    if found.kind not in KINDS or found.names or (found.kind == "V" and not found.type.__module__.startswith("ml_")):
-        raise DtypeError(f"arrays hold numbers and bools; got dtype {found}.", "asarray(value, dtype=float)")
-    native: np.dtype[Any] = found.newbyteorder("=")
-    return native
 
 
 def asarray(
@@ -102,8 +90,9 @@ def asarray(
     if isinstance(value, (list, tuple)) and any(isinstance(v, Array) for v in value):
         raise DtypeError("asarray takes numbers and NumPy arrays, not a sequence of Arrays.", "sx.stack(arrays)")
     whole = np.asarray(value, dtype=dtype)
-    whole = whole.astype(checked_dtype(whole.dtype), copy=False)
+    whole = whole.astype(dtypes.checked(whole.dtype), copy=False)
     spec = spec_for(whole.shape, whole.dtype, mesh, placement, device)
+    check.same(spec.mesh, "asarray", whole)
     everywhere = spec_for(whole.shape, whole.dtype, spec.mesh)
     if not spec.mesh.contains_me():
         return Array(None, spec)
@@ -132,7 +121,7 @@ def redistribute(x: Any, placement: Any = None, /, **axes: AxisPlacement) -> Any
         raise ArgumentError(f"{len(arrays)} arrays are given {len(each)} placements.", "one placement for each array")
     targets = [target_spec(a, p, axes) for a, p in zip(arrays, each)]
     plans = [plan(a.spec, t) for a, t in zip(arrays, targets)]
-    return moved_arrays(arrays, targets, plans, "redistribute")
+    return moved_arrays(arrays, targets, plans, "redistribute", implied=False)
 
 
 _known: dict[Any, tuple[Spec, tuple[Step, ...]]] = {}
@@ -169,11 +158,23 @@ def _one(x: Array, target: Spec, steps: tuple[Step, ...]) -> Array:
 
 
 def moved_arrays(
-    arrays: Sequence[Array], targets: Sequence[Spec], plans: Sequence[tuple[Step, ...]], cause: str
+    arrays: Sequence[Array],
+    targets: Sequence[Spec],
+    plans: Sequence[tuple[Step, ...]],
+    cause: str,
+    implied: bool = True,
 ) -> list[Array]:
-    """Arrays brought to their target specs, recorded where a gradient watches."""
+    """Arrays brought to their target specs, recorded where a gradient watches. ``implied``: the user's line did not ask
+    for it in so many words, so that it is an error inside `explicit`."""
     if not any(plans):
         return list(arrays)
+    if implied and context.get().explicit:
+        for a, t, steps in zip(arrays, targets, plans):
+            if any(step.verb not in LOCAL for step in steps):
+                raise ImpliedMoveError(
+                    f"{cause} would move an operand, which `with explicit()` forbids.\n  x: {a.spec!r}",
+                    f"x.redistribute({t.placement!r}) before it",
+                )
     inside = [i for i, a in enumerate(arrays) if a._block is not None]
     blocks: list[Any] = [None] * len(arrays)
     if not inside and context.get().dry:
@@ -209,7 +210,7 @@ def to_numpy(x: Array) -> Any:
     Raises:
         ImpliedMoveError: inside ``explicit``, where the array is not replicated.
     """
-    whole = x.spec.replace(layouts=tuple(type(lay)() for lay in x.spec.layouts), partial=())
+    whole = x.spec.replace(layouts=(WHOLE,) * x.ndim, partial=())
     steps = plan(x.spec, whole)
     if x._block is None:
         raise MeshError(
@@ -222,7 +223,7 @@ def to_numpy(x: Array) -> Any:
         )
     [block] = move([steps], [x._block], "numpy")
     first = block[0] if isinstance(block, tuple) else block
-    return np.array(first)
+    return first if any(s.verb not in LOCAL for s in steps) else np.array(first)  # what arrived is nobody else's
 
 
 def item(x: Array) -> Any:
@@ -260,6 +261,7 @@ def from_block(
     records = np.concatenate([_record(b) for b in blocks])
     if not sim and mesh.size > 1:
         group = context.world().comm(mesh).group(mesh.axis_names)
+        record("all_gather", mesh.axis_names, records.nbytes * (mesh.size - 1), "from_block")
         parts = group.all_gather(records, [len(records)] * mesh.size)
         records = np.concatenate(parts)
     spec = _agreed(records.reshape(mesh.size, -1), placement, mesh, shape, blocks[0].dtype)
@@ -267,9 +269,17 @@ def from_block(
     return Array(tuple(own) if sim else own[0], spec)
 
 
+def _holds_numbers(dtype: np.dtype[Any]) -> bool:
+    try:
+        dtypes.checked(dtype)
+    except DtypeError:
+        return False
+    return True
+
+
 def _record(block: Any) -> Any:
     out = np.zeros(3 + MAX_DIMS, np.int64)
-    out[:3] = block.dtype.kind in KINDS and block.dtype.names is None, zlib.crc32(block.dtype.name.encode()), block.ndim
+    out[:3] = _holds_numbers(block.dtype), zlib.crc32(block.dtype.name.encode()), block.ndim
     out[3 : 3 + block.ndim] = block.shape
     return out
 
@@ -309,7 +319,7 @@ def _agreed(records: Any, placement: Placement, mesh: Mesh, shape: Any, dtype: A
         layouts.append(type(layout)(layout.axes, None if groups > 1 else sizes, groups) if layout.axes else layout)
     if shape is not None and tuple(shape) != tuple(lengths):
         raise ShapeError(f"the blocks make an array of shape {tuple(lengths)}, not {tuple(shape)}.", "shape=None")
-    from_blocks = Spec(mesh, tuple(lengths), checked_dtype(dtype), tuple(layouts), probe.partial, probe.op)
+    from_blocks = Spec(mesh, tuple(lengths), dtypes.checked(dtype), tuple(layouts), probe.partial, probe.op)
     return from_blocks.replace()
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 
 from spmdx import context
 from spmdx.array import Array
-from spmdx.errors import ImpliedMoveError, MeshError
+from spmdx.errors import MeshError
 from spmdx.geometry import cut, region
 from spmdx.mesh import Coordinate, Mesh
 from spmdx.move import pack, record, unpack
@@ -36,8 +37,6 @@ def to(x: Array, mesh: Mesh, placement: Placement | None = None) -> Array:
     target = place(mesh, x.shape, x.dtype, placement)
     if mesh is x.mesh:
         return x.redistribute(target.placement)
-    if context.get().explicit:
-        raise ImpliedMoveError(f"x.to communicates, which `with explicit()` forbids; x is {x.spec!r}.")
     block = _transfer(x.spec, target, x._block)
     if context.get().depth and type(x) is Watched:
         return Watched(block, target, _BACK, (x,), {})
@@ -61,7 +60,8 @@ def _transfer(source: Spec, target: Spec, block: Any) -> Any:
         if part is not None:
             pack(part, block, buffer[at : at + n])
         at += n
-    record("to", ("union",), sum(counts) * source.dtype.itemsize, "to")
+    copies = target.mesh.size // math.prod(target.mesh.shape[a] for a in target.sharded_axes)
+    record("to", ("union",), source.largest_block * copies * source.dtype.itemsize, "to")  # at most, on any rank
     arrived = group.all_to_all(buffer, counts, incoming)
     if not target.mesh.contains_me():
         return None

@@ -164,7 +164,7 @@ def packed(steps: Any, held: Any, monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def spreads_evenly(step: Any) -> bool:
     """True if every rank sends each member of the group alike, which the formula for all-to-all takes for granted."""
     mesh = step.source.mesh
-    return all(len({part.count for part in geometry.route(step, c).send}) == 1 for c in mesh.coordinates())
+    return all(len({part.elements for part in geometry.route(step, c).send}) == 1 for c in mesh.coordinates())
 
 
 @pytest.mark.parametrize("sizes", [(2,), (3,), (2, 2), (2, 3)], ids=str)
@@ -172,7 +172,7 @@ def test_bytes_packed_are_the_bytes_planned(sizes: tuple[int, ...], monkeypatch:
     """On shapes that divide evenly: exactly. (An exchange whose parts are unequal is bounded below.)"""
     mesh, value = simulated(*sizes), values(12, 12)
     found = specs(mesh, value.shape, "float64", ("sum", "max"), ("default",))
-    exchanges = 0
+    exchanges: Counter[str] = Counter()
     for i, j in np.random.default_rng(1).integers(0, len(found), (400, 2)):
         steps = plan(found[i], found[j])
         planned = [s for s in steps if s.verb not in LOCAL]
@@ -180,9 +180,9 @@ def test_bytes_packed_are_the_bytes_planned(sizes: tuple[int, ...], monkeypatch:
         for step, most in zip(planned, counted):
             if step.verb == "all_to_all" and not spreads_evenly(step):
                 continue
-            exchanges += 1
+            exchanges[step.verb] += 1
             assert step.bytes == most, step
-    assert exchanges > 30
+    assert all(exchanges[verb] > 10 for verb in ("all_reduce", "reduce_scatter", "all_gather", "all_to_all")), exchanges
 
 
 @pytest.mark.parametrize("sizes", [(3,), (2, 2), (2, 3)], ids=str)

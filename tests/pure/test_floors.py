@@ -65,7 +65,7 @@ TABLE: dict[str, Place] = {
     "move.py": Place(3, ("array.py",)),
     "meshes.py": Place(3),
     "check.py": Place(3),
-    "decide.py": Place(3, ("array.py",)),
+    "decide.py": Place(3, ("array.py", "check.py")),
     "op.py": Place(3, ("array.py", "tape.py", "move.py", "decide.py", "check.py")),
     # 4 vocabulary: operations; they know no transport
     "ops/*": Place(4, ("ops/*",), below=(0, 1, 3), besides=("runtime/memory.py", "runtime/kernels.py")),

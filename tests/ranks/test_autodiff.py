@@ -158,3 +158,14 @@ def test_gradients_of_replicated_parameters_share_one_all_reduce() -> None:
     with sx.debug.trace() as t:
         sx.grad(lambda a, b: (x * a * b).sum(), argnums=(0, 1))(a, b)
     assert len(t) <= 1
+
+
+def test_a_custom_gradient_has_a_gradient() -> None:
+    @sx.custom_vjp
+    def sine(x: Any) -> Any:
+        return sx.sin(x)
+
+    sine.defvjp(lambda x: (sx.sin(x), sx.cos(x)), lambda cosine, g: (g * cosine,))
+    x = sx.asarray(VALUE, placement={"world": sx.Shard(0)})
+    second = sx.grad(lambda x: sx.grad(lambda x: sine(x).sum())(x).sum())(x)
+    assert np.allclose(second.numpy(), -np.sin(VALUE), rtol=1e-14)

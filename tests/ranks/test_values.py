@@ -195,3 +195,10 @@ def test_explain_prints_steps(capsys: pytest.CaptureFixture[str]) -> None:
     with sx.debug.trace() as t:
         x.redistribute({"world": sx.Shard(0)})
     assert t.bytes == sum(s.bytes for s in steps)
+
+
+def test_handing_in_blocks_is_counted() -> None:
+    mesh = sx.make_mesh()
+    with sx.debug.trace() as t:
+        sx.from_block(np.ones(2), {"world": sx.Shard(0)})
+    assert [r.operation for r in t] == ["from_block"] * (mesh.size > 1)
