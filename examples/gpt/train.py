@@ -1,0 +1,167 @@
+"""Train a byte-level language model on the source text of Python's standard library, which every Python comes with.
+
+    python examples/gpt/train.py
+    mpiexec -n 4 python examples/gpt/train.py --mesh data=2,model=2 --plan megatron+zero3
+    python examples/gpt/train.py --mesh data=64,model=8 --plan megatron+sp+zero3 --estimate
+
+The loop is that of one device; the plan says where the pieces lie, and the losses stay those of one rank. A tenth of
+the files is held out for validation. Leaves a picture of the losses and prints a sample.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sysconfig
+import time
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import matplotlib
+import numpy as np
+from model import Config, logits, loss, parameters
+from plans import PLANS, plan
+from tqdm import tqdm
+
+import spmdx as sx
+from spmdx import nn, optim
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt  # after the backend is chosen
+
+PROMPT = b"def read(self, size=-1):\n    "
+
+
+class Text(NamedTuple):
+    """Bytes to train on and bytes held out; whole files go to one or the other."""
+
+    train: Any
+    held_out: Any
+
+
+def standard_library(most: int = 20_000_000) -> Text:
+    """The source text of the standard library, 90 to 10 by file, in an order that is the same everywhere."""
+    root = Path(sysconfig.get_path("stdlib"))
+    files = [p.relative_to(root) for p in root.rglob("*.py") if "site-packages" not in p.parts]
+    parts: tuple[list[bytes], list[bytes]] = ([], [])
+    for path in sorted(files, key=lambda p: zlib.crc32(p.as_posix().encode())):
+        parts[zlib.crc32(path.as_posix().encode()[::-1]) % 10 == 0].append((root / path).read_bytes())
+    return Text(*(np.frombuffer(b"\0".join(part)[:most], np.uint8) for part in parts))
+
+
+def batch(text: Any, size: int, length: int, seed: tuple[int, ...]) -> Any:
+    """Pieces of the text, the same on every rank: integers [size, length + 1]."""
+    starts = np.random.default_rng(seed).integers(0, len(text) - length - 1, size)
+    return text[starts[:, None] + np.arange(length + 1)].astype(np.int64)
+
+
+def make_step(config: Config, optimizer: optim.GradientTransformation) -> Callable[..., Any]:
+    """A step of training: ``step(params, state, tokens) -> (params, state, loss)``."""
+    gradient = sx.value_and_grad(lambda params, tokens: loss(params, tokens, config))
+
+    def step(params: Any, state: Any, tokens: Any) -> tuple[Any, Any, sx.Array]:
+        value, grads = gradient(params, tokens)
+        updates, state = optimizer.update(grads, state, params)
+        return optim.apply_updates(params, updates), state, value
+
+    return step
+
+
+def sample(params: Any, config: Config, count: int, seed: int = 0) -> str:
+    """The prompt and ``count`` bytes more, drawn one by one."""
+    text, draw = list(PROMPT), np.random.default_rng(seed)
+    for _ in range(count):
+        seen = text[-config.length :]
+        window = np.zeros((1, config.length), np.int64)
+        window[0, : len(seen)] = seen
+        scores = logits(params, sx.asarray(window), config)[0, len(seen) - 1].numpy().astype(np.float64)
+        odds = np.exp((scores - scores.max()) / 0.8)
+        text.append(int(draw.choice(config.vocabulary, p=odds / odds.sum())))
+    return bytes(text).decode(errors="replace")
+
+
+class Run(NamedTuple):
+    """What a run leaves behind."""
+
+    losses: list[float]
+    validation: list[tuple[int, float]]
+    params: Any
+
+
+def train(config: Config, text: Text, options: argparse.Namespace, show: bool) -> Run:
+    """Train under whatever plan is running."""
+    schedule = optim.warmup_cosine_decay_schedule(options.rate, options.steps // 20 + 1, options.steps)
+    optimizer = optim.chain(optim.clip_by_global_norm(1.0), optim.adamw(schedule, weight_decay=0.1))
+    params = nn.init(parameters(config), sx.random.key(options.seed), dtype=np.dtype(options.dtype))
+    state, step = optimizer.init(params), make_step(config, optimizer)
+    losses, validation = [], []
+    progress = tqdm(range(options.steps), desc=f"{nn.count(params):,} parameters", disable=not show)
+    for i in progress:
+        start = time.perf_counter()
+        tokens = sx.asarray(batch(text.train, options.batch, config.length, (options.seed, i)))
+        params, state, value = step(params, state, tokens)
+        losses.append(float(value))
+        rate = options.batch * config.length / (time.perf_counter() - start)
+        if i % options.validate == options.validate - 1 or i == options.steps - 1:
+            held_out = [batch(text.held_out, options.batch, config.length, (1, k)) for k in range(4)]
+            found = [float(loss(params, sx.asarray(tokens), config)) for tokens in held_out]
+            validation.append((i + 1, sum(found) / len(found)))
+        held = f"{validation[-1][1]:.3f}" if validation else "-"
+        progress.set_postfix(loss=f"{losses[-1]:.3f}", held_out=held, tokens_per_second=f"{rate:,.0f}")
+    return Run(losses, validation, params)
+
+
+def picture(run: Run, path: str, title: str) -> None:
+    """The losses, as a PNG."""
+    plt.plot(range(1, len(run.losses) + 1), run.losses, label="training")
+    plt.plot(*zip(*run.validation), "o-", label="held out")
+    plt.xlabel("step")
+    plt.ylabel("loss, nats a byte")
+    plt.title(title)
+    plt.legend()
+    plt.savefig(path, dpi=120)
+
+
+def arguments() -> argparse.Namespace:
+    """What the command line says."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--mesh", default="data=-1,model=1", help="axes and sizes, as data=2,model=2")
+    parser.add_argument("--plan", default="dp", help=f"of {', '.join(PLANS)}, joined by +")
+    parser.add_argument("--form", choices=["gpt2", "llama"], default="gpt2")
+    for name, value in (("layers", 4), ("width", 128), ("heads", 8), ("length", 128), ("batch", 16), ("seed", 0)):
+        parser.add_argument(f"--{name}", type=int, default=value)
+    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--rate", type=float, default=3e-3, help="the highest learning rate")
+    parser.add_argument("--validate", type=int, default=50, help="steps between validations")
+    parser.add_argument("--sample", type=int, default=200, help="bytes to generate at the end")
+    parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--plot", default="gpt-loss.png", help="where the picture goes")
+    parser.add_argument("--estimate", action="store_true", help="print what a step would move, and stop")
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Train, validate, sample, draw."""
+    options = arguments()
+    sizes = {name: int(size) for name, size in (entry.split("=") for entry in options.mesh.split(","))}
+    width, heads = options.width, options.heads
+    config = Config(options.form, 256, options.length, width, options.layers, heads, heads, 4 * width)
+    chosen = plan(options.plan)
+    if options.estimate:
+        tokens = np.zeros((options.batch, config.length + 1), np.int64)
+        gradient = sx.value_and_grad(lambda params, tokens: loss(params, tokens, config))
+        print(chosen.estimate(gradient, parameters(config), tokens, mesh=sizes, dtype=options.dtype))
+        return
+    mesh = sx.make_mesh(sizes)
+    with chosen.on(mesh) as running:
+        run = train(config, standard_library(), options, show=mesh.rank == 0)
+        text = sample(run.params, config, options.sample)
+    if mesh.rank == 0:
+        print(chosen.check(parameters(config), running.used))
+        print(f"loss {run.losses[-1]:.4f}, held out {run.validation[-1][1]:.4f} nats a byte\n\n{text}")
+        picture(run, options.plot, f"{options.form} on {mesh.size} ranks, {options.plan}")
+
+
+if __name__ == "__main__":
+    main()
