@@ -13,6 +13,7 @@
 #include "bindings/barrier.h"
 #include "bindings/dispatch.h"
 #include "bindings/exit.h"
+#include "bindings/messages.h"
 #include "bindings/parallel.h"
 
 namespace py = pybind11;
@@ -264,6 +265,7 @@ PYBIND11_MODULE(_kernels, m) {
         "arrive_and_wait", &arrive_and_wait, py::arg("slots"), py::arg("rank"), py::arg("size"),
         py::arg("epoch"), py::arg("timeout") = 1e30, py::arg("spins") = 2000,
         "Announce `epoch` in this rank's slot and wait until every rank has; False after `timeout` seconds.");
+    bind_messages(m);
     m.def("end_together", &end_together, py::arg("abort"), py::arg("finalize"), py::arg("finalized"),
           py::arg("comm"),
           "End MPI at exit(): MPI_Finalize after status 0, else MPI_Abort. Takes the functions' addresses.");

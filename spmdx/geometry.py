@@ -33,6 +33,7 @@ class Route(NamedTuple):
     receive: tuple[Part, ...]
     counts: tuple[int, ...]  # elements for every member
     incoming: tuple[int, ...]  # elements from every member
+    own: tuple[int, ...]  # shape of the block that goes in
     shape: tuple[int, ...]  # of the block that comes out
     whole: bool  # what is packed is the block as it lies
     direct: bool  # what arrives, in member order, is the block that comes out
@@ -83,7 +84,7 @@ def route(step: Step, coordinate: Coordinate) -> Route:
     own = source.block_shape(coordinate)
     whole = sum(part.elements for part in send) == math.prod(own) and _consecutive(send, own)
     counts, incoming = (tuple(part.elements for part in parts) for parts in (send, receive))
-    return Route(tuple(send), tuple(receive), counts, incoming, shape, whole, _consecutive(receive, shape))
+    return Route(tuple(send), tuple(receive), counts, incoming, own, shape, whole, _consecutive(receive, shape))
 
 
 def _consecutive(parts: list[Part], shape: tuple[int, ...]) -> bool:

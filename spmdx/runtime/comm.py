@@ -16,6 +16,7 @@ from numpy.typing import DTypeLike
 
 from spmdx.errors import MeshError
 from spmdx.mesh import Mesh
+from spmdx.runtime.message import Block, Message
 from spmdx.runtime.pool import Flat, take
 from spmdx.runtime.reduction import combine, reduce_ordered
 
@@ -73,6 +74,10 @@ class Group(ABC):
     def buffer(self, count: int, dtype: DTypeLike) -> Flat:
         """Memory to pack a message into; the caller's until the collective that sends it returns."""
         return take(count, dtype)
+
+    def carry(self, message: Message, blocks: Sequence[Block]) -> list[Block]:
+        """One collective from blocks to blocks: pack all, call the verb, unpack all."""
+        return message.sent(message.packed(blocks, self.buffer), self)
 
     def all_gather(self, send: Flat, counts: Counts, out: Flat | None = None) -> list[Flat]:
         """Every member's ``send``, in member order; member i's has ``counts[i]`` elements.

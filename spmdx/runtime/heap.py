@@ -18,7 +18,7 @@ from spmdx.runtime.pool import Flat
 
 SHARE = 8  # a mesh takes at most this part of the shared memory that is free
 LARGEST = 2**28  # and a rank at most these bytes of it
-LEAST = 2**16  # a group with less than this is not worth it
+LEAST = 2**16  # a heap with less than this is not worth it
 PIECE = 2**20  # bytes that travel at once to one member: written and read again while still in a cache,
 IN_FLIGHT = 2**24  # as long as the pieces of all members together are no more than this. Each piece costs a barrier.
 LINE = 64  # a cache line: what different ranks write must not share one
@@ -33,15 +33,13 @@ class Region:
     row: int  # numbers in a header
     piece: int
     stages: tuple[int, int]  # two staging areas, each of members + 1 pieces
-    messages: tuple[int, int]  # two areas for packed messages
-    room: int  # bytes of each
 
 
 def divide(total: int, sizes: tuple[int, ...]) -> dict[int, Region]:
     """Regions of the groups of a mesh, by the set of axes as a bit mask; without those that have too little room."""
     members = {mask: math.prod(n for i, n in enumerate(sizes) if mask >> i & 1) for mask in range(1, 1 << len(sizes))}
     members = {mask: p for mask, p in members.items() if p > 1}
-    rows = {mask: _up(p + 4, LINE // 8) for mask, p in members.items()}
+    rows = {mask: _up(p + 3, LINE // 8) for mask, p in members.items()}
     at, controls = 0, {}
     for mask, p in members.items():
         controls[mask] = at
@@ -50,12 +48,9 @@ def divide(total: int, sizes: tuple[int, ...]) -> dict[int, Region]:
     each = (total - at) // max(1, len(members)) // PAGE * PAGE
     regions = {}
     for mask, p in members.items():
-        piece = min(PIECE, IN_FLIGHT // p**2, each // (8 * (p + 1))) // LINE * LINE
-        stage = (p + 1) * piece
-        room = (each // 2 - stage) // LINE * LINE
-        if piece >= PAGE and room >= LEAST:
-            places = (at, at + stage), (at + 2 * stage, at + 2 * stage + room)
-            regions[mask] = Region(controls[mask], rows[mask], piece, *places, room)
+        piece = min(PIECE, IN_FLIGHT // p**2, each // (2 * (p + 1))) // LINE * LINE
+        if piece >= PAGE:
+            regions[mask] = Region(controls[mask], rows[mask], piece, (at, at + (p + 1) * piece))
         at += each
     return regions
 

@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 
 from spmdx import _kernels
 from spmdx._kernels import (
+    Channel,
+    Parcel,
     arrive_and_wait,
     end_together,
     instruction_set,
@@ -30,7 +32,9 @@ from spmdx._kernels import (
 __all__ = [
     "FLOATS",
     "REDUCED",
+    "Channel",
     "Intervals",
+    "Parcel",
     "Words",
     "apply",
     "arrive_and_wait",

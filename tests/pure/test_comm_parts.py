@@ -79,8 +79,7 @@ def test_regions_of_a_heap_do_not_overlap(total: int, sizes: tuple[int, ...]) ->
         p = int(np.prod([n for i, n in enumerate(sizes) if mask >> i & 1]))
         used.append((region.control, region.control + 64 * p + 16 * p * region.row))
         used += [(start, start + (p + 1) * region.piece) for start in region.stages]
-        used += [(start, start + region.room) for start in region.messages]
-        assert region.piece % 64 == 0 and region.row >= p + 4
+        assert region.piece % 64 == 0 and region.row >= p + 3
     used.sort()
     assert all(start >= end for (_, end), (start, _) in pairwise(used))
     assert not used or used[-1][1] <= total

@@ -1,0 +1,280 @@
+// Collectives between ranks of one node, through memory that they share. Messages go in pieces that stay in a
+// cache: while one half of the staging memory is read, the other is written, so one barrier a piece is
+// enough. The first piece travels with a header, from which all learn what every member brings.
+#pragma once
+
+#include <limits>
+#include <string>
+
+#include "bindings/barrier.h"
+#include "bindings/dispatch.h"
+#include "bindings/parts.h"
+
+namespace spmdx {
+
+enum class Verb { all_to_all, all_gather, reduce_scatter, all_reduce };
+
+// What one rank sends and gets in a collective: made once, used for every message of the kind.
+struct Parcel {
+    Verb verb;
+    int64_t signature;          // the same on all ranks that mean the same collective
+    std::vector<Part> send;     // for every member; one for all of them in all_gather and all_reduce
+    std::vector<Part> receive;  // from every member; one in reductions
+    std::vector<int64_t> sources, targets;  // bytes of the blocks that go in and come out
+    Op op{};
+    Number number{};
+    int64_t item = 1;
+
+    int64_t sent() const {
+        int64_t all = 0;
+        for (const Part& each : send) all += each.bytes;
+        return all;
+    }
+};
+
+class Channel {
+ public:
+    // Bytes: where things lie in every member's memory. `stages` are two areas of size + 1 pieces each.
+    struct Layout {
+        int64_t control, row, piece;
+        std::array<int64_t, 2> stages;
+    };
+    static constexpr int64_t disagree = -1;   // and -2 - i: member i sends something else than is expected
+    static constexpr int64_t tile = 1 << 14;  // stays in the first-level cache
+    static constexpr int64_t once = 1 << 17;  // bytes of all members that every one reads in an all_reduce
+
+    Channel(std::vector<char*> heaps, int rank, Layout layout, int spins)
+        : heaps_(std::move(heaps)),
+          layout_(layout),
+          slots_{heaps_[0] + layout.control, rank, int(heaps_.size())},
+          rank_(rank),
+          size_(int(heaps_.size())),
+          spins_(spins) {
+        char* const tables = slots_.base + 64 * size_;
+        for (int half : {0, 1})
+            tables_[size_t(half)] = reinterpret_cast<int64_t*>(tables) + half * size_ * layout.row;
+    }
+
+    void barrier() {
+        arrive();
+        wait();
+    }
+
+    // One member's row of the last header: signature, bytes, where each member's part starts and the last
+    // ends.
+    const int64_t* header(int member) const { return tables_[header_half_] + member * layout_.row; }
+
+    // Returns 0 when done, and otherwise the bytes of the longest message if there are more than `limit`:
+    // then nothing has been done, on any rank. Negative: see above.
+    int64_t carry(const Parcel& parcel, char* const* sources, char* const* targets, int64_t limit,
+                  int64_t past_caches) {
+        parcel_ = &parcel, sources_ = sources, targets_ = targets;
+        int64_t out = 0;
+        for (const int64_t bytes : parcel.targets) out += bytes;
+        past_caches_ = out >= past_caches;
+        const bool pieces = parcel.verb == Verb::all_reduce && size_ * parcel.sent() > once;
+        wide_ = parcel.verb == Verb::all_gather || (parcel.verb == Verb::all_reduce && !pieces);
+        width_ = wide_ ? layout_.piece * size_ : layout_.piece;
+        if (pieces)
+            stage_chunk(0, next());
+        else
+            stage(0);
+        write_header();
+        arrive();
+        if (!pieces) own(0);
+        wait();
+        int64_t longest = 0, part = 0;
+        for (int i = 0; i < size_; ++i) {
+            const int64_t* const row = header(i);
+            if (row[0] != parcel.signature) return disagree;
+            longest = std::max(longest, row[1]);
+            for (int k = 0; k < size_; ++k) part = std::max(part, row[3 + k] - row[2 + k]);
+        }
+        if (parcel.verb == Verb::all_to_all)
+            for (int i = 0; i < size_; ++i)
+                if (header(i)[3 + rank_] - header(i)[2 + rank_] != parcel.receive[size_t(i)].bytes)
+                    return -2 - i;
+        if (longest > limit) return longest;
+        if (pieces) {
+            all_reduce(longest);
+        } else {
+            const int64_t most = wide_ ? longest : part;
+            collect(0);
+            for (int64_t at = width_; at < most; at += width_) {
+                stage(at);
+                arrive();
+                own(at);
+                wait();
+                collect(at);
+            }
+        }
+        if (past_caches_) finish_copies();
+        return 0;
+    }
+
+ private:
+    int half() const { return int(epoch_ & 1); }
+    int next() const { return int((epoch_ + 1) & 1); }
+    char* staged(int member, int half, int slot) const {
+        return heaps_[size_t(member)] + layout_.stages[size_t(half)] + slot * layout_.piece;
+    }
+    int64_t left(const Part& stream, int64_t at) const {
+        return std::clamp<int64_t>(stream.bytes - at, 0, width_);
+    }
+    void arrive() {
+        finish_copies();
+        slots_.arrive(++epoch_);
+    }
+    void wait() const { slots_.wait(epoch_, spins_, std::numeric_limits<double>::infinity()); }
+
+    void write_header() {
+        header_half_ = size_t(next());
+        int64_t* const row = tables_[header_half_] + rank_ * layout_.row;
+        row[0] = parcel_->signature;
+        row[1] = parcel_->sent();
+        row[2] = 0;
+        for (int i = 0; i < size_; ++i)
+            row[3 + i] = row[2 + i] + (size_t(i) < parcel_->send.size() ? parcel_->send[size_t(i)].bytes : 0);
+    }
+
+    // Write what others will read. It goes by the caches: lines that another core has read are slow to get
+    // back.
+    void put(const Part& stream, int64_t at, int64_t bytes, char* to) const {
+        if (const char* const flat = stream.stretch(sources_)) return hand_out(to, flat + at, bytes);
+        alignas(64) std::array<char, tile> some;
+        for (int64_t done = 0; done < bytes; done += tile) {
+            const int64_t n = std::min<int64_t>(tile, bytes - done);
+            stream.pack(sources_, at + done, n, some.data());
+            hand_out(to + done, some.data(), n);
+        }
+    }
+    static void hand_out(char* to, const char* from, int64_t bytes) {
+        if (bytes >= 4096)
+            copy_long<true>(to, from, bytes);
+        else
+            std::memcpy(to, from, size_t(bytes));
+    }
+
+    // Put into the half that is read after the next barrier what the others need of me.
+    void stage(int64_t at) const {
+        if (wide_) {
+            const Part& all = parcel_->send[0];
+            return put(all, at, left(all, at), staged(rank_, next(), 0));
+        }
+        for (int i = 0; i < size_; ++i) {
+            const Part& part = parcel_->send[size_t(i)];
+            if (i != rank_) put(part, at, left(part, at), staged(rank_, next(), i));
+        }
+    }
+
+    // What I need of myself. The barrier has been announced: others may be waited for meanwhile.
+    void own(int64_t at) const {
+        if (parcel_->verb == Verb::all_reduce) return;  // lies in the stage already
+        const Part& part = parcel_->send[parcel_->verb == Verb::all_gather ? 0 : size_t(rank_)];
+        if (parcel_->verb != Verb::reduce_scatter)
+            return move_between(part, sources_, parcel_->receive[size_t(rank_)], targets_, at, left(part, at),
+                                past_caches_);
+        if (!part.stretch(sources_)) part.pack(sources_, at, left(part, at), staged(rank_, half(), rank_));
+    }
+
+    // What I need of the others.
+    void collect(int64_t at) {
+        if (parcel_->verb == Verb::all_to_all || parcel_->verb == Verb::all_gather) {
+            for (int k = 1; k < size_; ++k) {
+                const int i = (rank_ + k) % size_;  // each begins with another
+                const Part& part = parcel_->receive[size_t(i)];
+                part.unpack(targets_, at, left(part, at), staged(i, half(), wide_ ? 0 : rank_), past_caches_);
+            }
+            return;
+        }
+        for (int i = 0; i < size_; ++i) inputs_[size_t(i)] = staged(i, half(), wide_ ? 0 : rank_);
+        if (!wide_)
+            if (const char* const mine = parcel_->send[size_t(rank_)].stretch(sources_))
+                inputs_[size_t(rank_)] = mine + at;
+        reduce(at, left(parcel_->receive[0], at), nullptr);
+    }
+
+    // The inputs combined, in the order of the members, into bytes of the result, and into `shared` for
+    // others.
+    void reduce(int64_t at, int64_t bytes, char* shared) {
+        const Part& result = parcel_->receive[0];
+        char* const flat = result.stretch(targets_);
+        if (flat && !shared && !past_caches_) return reduce_to(flat + at, bytes);
+        alignas(64) std::array<char, tile> some;
+        for (int64_t done = 0; done < bytes; done += tile) {
+            const int64_t n = std::min<int64_t>(tile, bytes - done);
+            reduce_to(some.data(), n);
+            if (shared) hand_out(shared + done, some.data(), n);
+            result.unpack(targets_, at + done, n, some.data(), past_caches_);
+            for (const void*& input : inputs_) input = static_cast<const char*>(input) + n;
+        }
+    }
+    void reduce_to(char* out, int64_t bytes) const {
+        build().load()->reduce(parcel_->op, parcel_->number, out, inputs_.data(), size_, 0,
+                               uint64_t(bytes / parcel_->item));
+    }
+
+    // A large all_reduce, in chunks of a piece for every member: each reduces its piece and hands out the
+    // result.
+    struct Span {
+        int64_t low, bytes;
+    };
+    Span span(int64_t chunk, int member, int64_t total) const {
+        const int64_t most = layout_.piece * size_, low = chunk * most, high = std::min(total, low + most);
+        const int64_t each = ((high - low + size_ - 1) / size_ + 63) / 64 * 64;
+        const int64_t from = std::min(high, low + member * each);
+        return {from, std::min(high, from + each) - from};
+    }
+    void stage_chunk(int64_t chunk, int half) const {
+        const Part& all = parcel_->send[0];
+        const bool lies = all.stretch(sources_);
+        for (int i = 0; i < size_; ++i) {
+            const Span part = span(chunk, i, all.bytes);
+            char* const to = staged(rank_, half, i);
+            if (i != rank_)
+                put(all, part.low, part.bytes, to);
+            else if (!lies)
+                all.pack(sources_, part.low, part.bytes, to);
+        }
+    }
+    // Between two barriers: reduce a piece of one chunk, stage the next, copy the results of the one before.
+    void all_reduce(int64_t total) {
+        const Part &all = parcel_->send[0], &out = parcel_->receive[0];
+        const char* const lies = all.stretch(sources_);
+        const int64_t chunks = (total + layout_.piece * size_ - 1) / (layout_.piece * size_);
+        const auto results = [&](int64_t chunk, int half) {
+            for (int k = 1; k < size_; ++k) {
+                const int i = (rank_ + k) % size_;
+                const Span part = span(chunk, i, total);
+                out.unpack(targets_, part.low, part.bytes, staged(i, half, size_), past_caches_);
+            }
+        };
+        for (int64_t chunk = 0; chunk < chunks; ++chunk) {
+            const Span mine = span(chunk, rank_, total);
+            for (int i = 0; i < size_; ++i) inputs_[size_t(i)] = staged(i, half(), rank_);
+            if (lies) inputs_[size_t(rank_)] = lies + mine.low;
+            reduce(mine.low, mine.bytes, staged(rank_, next(), size_));
+            if (chunk > 0) results(chunk - 1, half());
+            if (chunk + 1 < chunks) stage_chunk(chunk + 1, next());
+            barrier();
+        }
+        results(chunks - 1, half());
+    }
+
+    std::vector<char*> heaps_;
+    Layout layout_;
+    Slots slots_;
+    int rank_, size_, spins_;
+    std::array<int64_t*, 2> tables_{};
+    size_t header_half_ = 0;
+    uint64_t epoch_ = 0;
+    // Of the collective that runs
+    const Parcel* parcel_ = nullptr;
+    char* const* sources_ = nullptr;
+    char* const* targets_ = nullptr;
+    bool past_caches_ = false, wide_ = false;
+    int64_t width_ = 0;
+    std::vector<const void*> inputs_ = std::vector<const void*>(size_t(size_));
+};
+
+}  // namespace spmdx

@@ -1,0 +1,163 @@
+// Python's Parcel and Channel: arrays checked, the GIL released. spmdx/runtime/shared.py says what they are
+// for.
+#include "bindings/messages.h"
+
+#include <pybind11/numpy.h>
+#include <pybind11/stl.h>
+
+#include <map>
+#include <utility>
+
+#include "bindings/channel.h"
+
+namespace py = pybind11;
+
+namespace spmdx {
+namespace {
+
+using Sizes = std::vector<int64_t>;
+using Boxes = std::vector<std::pair<Sizes, Sizes>>;  // starts and sizes
+using Parts = std::vector<Boxes>;                    // for every member
+const std::map<std::string, Verb> verbs{{"all_to_all", Verb::all_to_all},
+                                        {"all_gather", Verb::all_gather},
+                                        {"reduce_scatter", Verb::reduce_scatter},
+                                        {"all_reduce", Verb::all_reduce}};
+const std::map<std::string, Op> ops{{"sum", Op::sum}, {"prod", Op::prod}, {"min", Op::min}, {"max", Op::max}};
+const std::map<std::pair<char, int64_t>, Number> numbers{
+    {{'i', 4}, Number::i32}, {{'i', 8}, Number::i64}, {{'f', 4}, Number::f32}, {{'f', 8}, Number::f64}};
+
+int64_t bytes_of(const Sizes& shape, int64_t item) {
+    for (const int64_t n : shape) item *= n;
+    return item;
+}
+
+// Every array's parts, one array after another within each member's stream.
+std::vector<Part> parts_of(const std::vector<Sizes>& shapes, const std::vector<Parts>& parts, int64_t item) {
+    std::vector<Part> all(parts.empty() ? 0 : parts[0].size());
+    if (parts.size() != shapes.size()) throw std::invalid_argument("one list of parts for each array");
+    for (size_t array = 0; array < parts.size(); ++array) {
+        const Sizes& shape = shapes[array];
+        if (parts[array].size() != all.size() || shape.size() > size_t(Box::most))
+            throw std::invalid_argument("as many parts of each array, and at most 64 dimensions");
+        for (size_t member = 0; member < all.size(); ++member) {
+            for (const auto& [start, size] : parts[array][member]) {
+                bool inside = start.size() == shape.size() && size.size() == shape.size();
+                for (size_t d = 0; inside && d < shape.size(); ++d)
+                    inside = start[d] >= 0 && size[d] >= 0 && size[d] <= shape[d] - start[d];
+                if (!inside) throw std::invalid_argument("a box lies outside its array");
+                all[member].add(Box(int(array), item, shape, start, size));
+            }
+        }
+    }
+    return all;
+}
+
+Parcel make_parcel(const std::string& verb, const std::string& op, int64_t signature, int rank, int size,
+                   char kind, int64_t item, const std::vector<Sizes>& sources,
+                   const std::vector<Parts>& sends, const std::vector<Sizes>& targets,
+                   const std::vector<Parts>& receives) {
+    Parcel made{};
+    made.verb = verbs.at(verb);
+    made.signature = signature;
+    made.item = item;
+    made.send = parts_of(sources, sends, item);
+    made.receive = parts_of(targets, receives, item);
+    const bool whole = made.verb == Verb::all_gather || made.verb == Verb::all_reduce;
+    const bool reduces = made.verb == Verb::reduce_scatter || made.verb == Verb::all_reduce;
+    if (rank < 0 || rank >= size || made.send.size() != (whole ? 1 : size_t(size)) ||
+        made.receive.size() != (reduces ? 1 : size_t(size)))
+        throw std::invalid_argument("one part for every member that data go to or come from");
+    if (made.send[whole ? 0 : size_t(rank)].bytes != made.receive[reduces ? 0 : size_t(rank)].bytes)
+        throw std::invalid_argument("a rank sends itself something else than it expects");
+    if (reduces) {
+        made.op = ops.at(op);
+        made.number = numbers.at({kind, item});
+    }
+    for (const Sizes& shape : sources) made.sources.push_back(bytes_of(shape, item));
+    for (const Sizes& shape : targets) made.targets.push_back(bytes_of(shape, item));
+    return made;
+}
+
+// The memory of arrays, which must have the sizes that a parcel was made for.
+std::vector<char*> memory(const py::list& arrays, const Sizes& bytes, int64_t item, bool written) {
+    if (arrays.size() != bytes.size())
+        throw std::invalid_argument("the parcel is for another number of arrays");
+    std::vector<char*> places;
+    for (size_t i = 0; i < bytes.size(); ++i) {
+        const py::array array = arrays[i].cast<py::array>();
+        if (!(array.flags() & py::array::c_style) || array.nbytes() != bytes[i] || array.itemsize() != item ||
+            (written && !array.writeable()))
+            throw std::invalid_argument("expected a C-contiguous array of " + std::to_string(bytes[i]) +
+                                        " bytes");
+        places.push_back(static_cast<char*>(const_cast<void*>(array.data())));
+    }
+    return places;
+}
+
+// A channel, and the arrays that keep its memory.
+struct Shared {
+    std::vector<py::array> kept;
+    Channel channel;
+};
+
+std::unique_ptr<Shared> make_channel(const std::vector<py::array>& heaps, int rank, int64_t control,
+                                     int64_t row, int64_t piece, const std::array<int64_t, 2>& stages,
+                                     int spins) {
+    const int64_t size = int64_t(heaps.size());
+    if (rank < 0 || rank >= size || row < size + 3 || piece <= 0 || piece % 64)
+        throw std::invalid_argument(
+            "0 <= rank < size, rows for size + 3 numbers, pieces of whole cache lines");
+    std::vector<char*> places;
+    for (const py::array& heap : heaps) {
+        const int64_t end = std::max({control + 64 * size + 16 * row * size, stages[0] + (size + 1) * piece,
+                                      stages[1] + (size + 1) * piece});
+        if (!(heap.flags() & py::array::c_style) || heap.nbytes() < end || control < 0 || stages[0] < 0 ||
+            stages[1] < 0 || control % 64 || reinterpret_cast<uintptr_t>(heap.data()) % 64)
+            throw std::invalid_argument("a heap is too small, or not on whole cache lines");
+        places.push_back(static_cast<char*>(const_cast<void*>(heap.data())));
+    }
+    return std::unique_ptr<Shared>(
+        new Shared{heaps, Channel(std::move(places), rank, {control, row, piece, stages}, spins)});
+}
+
+}  // namespace
+
+void bind_messages(py::module_& m) {
+    py::class_<Parcel>(m, "Parcel", "What one rank sends and gets in a collective, as boxes of its blocks.")
+        .def(py::init(&make_parcel), py::arg("verb"), py::arg("op"), py::arg("signature"), py::arg("rank"),
+             py::arg("size"), py::arg("kind"), py::arg("item"), py::arg("sources"), py::arg("sends"),
+             py::arg("targets"), py::arg("receives"));
+    py::class_<Shared>(m, "Channel", "Collectives between ranks of one node, through memory they share.")
+        .def(py::init(&make_channel), py::arg("heaps"), py::arg("rank"), py::arg("control"), py::arg("row"),
+             py::arg("piece"), py::arg("stages"), py::arg("spins"))
+        .def(
+            "carry",
+            [](Shared& self, const Parcel& parcel, const py::list& blocks, const py::list& outs,
+               int64_t limit, int64_t past_caches) {
+                const auto sources = memory(blocks, parcel.sources, parcel.item, false);
+                const auto targets = memory(outs, parcel.targets, parcel.item, true);
+                py::gil_scoped_release release;
+                return self.channel.carry(parcel, sources.data(), targets.data(), limit, past_caches);
+            },
+            py::arg("parcel"), py::arg("blocks"), py::arg("outs"), py::arg("limit"), py::arg("past_caches"),
+            "0: done. More: nothing done on any rank, for the longest message has so many bytes. -1: the "
+            "ranks mean different collectives. -2 - i: member i sends another number of bytes than is "
+            "expected.")
+        .def(
+            "barrier",
+            [](Shared& self) {
+                py::gil_scoped_release release;
+                self.channel.barrier();
+            },
+            "Return when every member has come here.")
+        .def(
+            "sent",
+            [](const Shared& self, int from, int to) {
+                const int64_t* const row = self.channel.header(from);
+                return row[3 + to] - row[2 + to];
+            },
+            py::arg("from_member"), py::arg("to_member"),
+            "Bytes that one member said it sends another, in the last collective.");
+}
+
+}  // namespace spmdx

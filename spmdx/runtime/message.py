@@ -1,0 +1,195 @@
+"""What a collective carries: which boxes of which blocks go to whom, and where what arrives is put.
+
+A message is made once for every kind of move and used for all of them. A part is a list of boxes of a block, one
+after another; geometry finds them, and here they are only read.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from spmdx.runtime.pool import Flat, take
+
+Block = Any
+Shape = tuple[int, ...]
+
+
+class Part(Protocol):
+    """Boxes of a block (tuples of slices), their shapes, and the elements in all of them."""
+
+    @property
+    def boxes(self) -> tuple[tuple[slice, ...], ...]: ...
+    @property
+    def shapes(self) -> tuple[Shape, ...]: ...
+    @property
+    def elements(self) -> int: ...
+
+
+class Stretch(NamedTuple):
+    """A part of a flat array."""
+
+    boxes: tuple[tuple[slice, ...], ...]
+    shapes: tuple[Shape, ...]
+    elements: int
+
+
+class Route(Protocol):
+    """What one rank packs of one block for every member, and where it puts what they send."""
+
+    @property
+    def send(self) -> Sequence[Part]: ...
+    @property
+    def receive(self) -> Sequence[Part]: ...
+    @property
+    def own(self) -> Shape:
+        """The shape of the block that goes in."""
+
+    @property
+    def shape(self) -> Shape:
+        """The shape of the block that comes out."""
+
+    @property
+    def whole(self) -> bool:
+        """What is packed is the block as it lies."""
+
+    @property
+    def direct(self) -> bool:
+        """What arrives, in member order, is the block that comes out."""
+
+
+def pack(part: Part, block: Block, flat: Flat, at: int = 0) -> None:
+    """Copy a part of a block into a flat array, from position ``at`` on."""
+    for box, shape in zip(part.boxes, part.shapes):
+        n = math.prod(shape)
+        flat[at : at + n].reshape(shape)[...] = block[box]
+        at += n
+
+
+def unpack(part: Part, flat: Flat, block: Block, at: int = 0) -> None:
+    """Copy a flat array, from position ``at`` on, to a part of a block."""
+    for box, shape in zip(part.boxes, part.shapes):
+        n = math.prod(shape)
+        block[box] = flat[at : at + n].reshape(shape)
+        at += n
+
+
+class Message:
+    """One rank's part in one collective that carries one or more blocks of one dtype."""
+
+    __slots__ = ("counts", "dtype", "elements", "incoming", "op", "parcel", "reduces", "routes", "verb", "what")
+
+    def __init__(self, verb: str, op: str | None, dtype: np.dtype[Any], routes: Sequence[Any], what: str = "") -> None:
+        self.verb, self.op, self.dtype, self.routes = verb, op, dtype, tuple(routes)
+        self.reduces = "reduce" in verb
+        self.what = what or (f"{verb} {op}" if self.reduces else verb)
+        # Elements for every member, and from every member (or of the result), all blocks together.
+        self.counts = [sum(each) for each in zip(*([part.elements for part in r.send] for r in routes))]
+        self.incoming = [sum(each) for each in zip(*([part.elements for part in r.receive] for r in routes))]
+        self.elements = [math.prod(r.shape) for r in routes]
+        self.parcel: Any = None  # what a transport makes of it
+
+    @property
+    def common(self) -> list[int]:
+        """The counts that are the same on every rank."""
+        if self.verb == "all_gather":
+            return self.incoming
+        return [] if self.what == "all_to_all" else self.counts
+
+    def signature(self) -> int:
+        """The same number on all ranks that come to the same collective."""
+        return hash((zlib.crc32(f"{self.what} {self.dtype.name}".encode()), *self.common))  # of numbers only
+
+    def __str__(self) -> str:
+        return f"{self.what} of {self.dtype.name} {self.common}"
+
+    def empty(self) -> list[Block]:
+        """New blocks for what arrives."""
+        return [take(n, self.dtype).reshape(r.shape) for n, r in zip(self.elements, self.routes)]
+
+    def packed(self, blocks: Sequence[Block], buffer: Callable[[int, Any], Flat]) -> Flat:
+        """One flat array: for every member, the parts of every block. A view where a block already lies so."""
+        if len(self.routes) == 1 and self.routes[0].whole and blocks[0].flags.c_contiguous:
+            flat: Flat = blocks[0].reshape(-1)
+            return flat
+        flat, at = buffer(sum(self.counts), self.dtype), 0
+        for j in range(len(self.counts)):
+            for r, block in zip(self.routes, blocks):
+                pack(r.send[j], block, flat, at)
+                at += r.send[j].elements
+        return flat
+
+    def sent(self, flat: Flat, group: Any) -> list[Block]:
+        """The blocks that come out when ``flat`` goes through a group's verb."""
+        if self.reduces:
+            result = (
+                group.all_reduce(flat, self.op)
+                if self.verb == "all_reduce"
+                else group.reduce_scatter(flat, self.counts, self.op)
+            )
+            return self._split(result)
+        if len(self.routes) == 1 and self.routes[0].direct:
+            out = take(self.elements[0], self.dtype)
+            self._travel(flat, group, out)
+            return [out.reshape(self.routes[0].shape)]
+        blocks = self.empty()
+        for j, arrived in enumerate(self._travel(flat, group, None)):
+            at = 0
+            for r, block in zip(self.routes, blocks):
+                unpack(r.receive[j], arrived, block, at)
+                at += r.receive[j].elements
+        return blocks
+
+    def _travel(self, flat: Flat, group: Any, out: Flat | None) -> list[Flat]:
+        if self.verb == "all_gather":
+            parts: list[Flat] = group.all_gather(flat, self.incoming, out=out)
+        else:
+            parts = group.all_to_all(flat, self.counts, self.incoming, out=out)
+        return parts
+
+    def _split(self, flat: Flat) -> list[Block]:
+        """A reduced message is the blocks one after another: views of it, for it is ours."""
+        blocks, at = [], 0
+        for r, n in zip(self.routes, self.elements):
+            if r.direct:
+                blocks.append(flat[at : at + n].reshape(r.shape))
+            else:
+                block = take(n, flat.dtype).reshape(r.shape)
+                unpack(r.receive[0], flat, block, at)
+                blocks.append(block)
+            at += n
+        return blocks
+
+
+class FlatRoute(NamedTuple):
+    """A flat array, cut into consecutive parts."""
+
+    send: tuple[Stretch, ...]
+    receive: tuple[Stretch, ...]
+    own: Shape
+    shape: Shape
+    whole: bool = True
+    direct: bool = True
+
+
+def stretches(counts: Sequence[int]) -> tuple[Stretch, ...]:
+    """Consecutive parts of a flat array."""
+    made, at = [], 0
+    for n in counts:
+        made.append(Stretch(((slice(at, at + n),),), ((n,),), n))
+        at += n
+    return tuple(made)
+
+
+@lru_cache(maxsize=1024)
+def flat_message(
+    verb: str, op: str | None, dtype: np.dtype[Any], counts: tuple[int, ...], incoming: tuple[int, ...], what: str
+) -> Message:
+    """The message of a verb over flat arrays."""
+    route = FlatRoute(stretches(counts), stretches(incoming), (sum(counts),), (sum(incoming),))
+    return Message(verb, op, dtype, [route], what)
