@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import math
 import operator
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -31,9 +33,11 @@ from spmdx.placement import Placement
 from spmdx.plan import plan
 from spmdx.random.draw import bits, gumbel, randint
 from spmdx.random.key import Key
+from spmdx.runtime import kernels
 from spmdx.spec import WHOLE, Layout, Spec, make
 
 __all__ = ["categorical", "choice", "permutation", "shuffle"]
+TINY = float(np.finfo(np.float64).tiny)
 
 
 def permutation(
@@ -181,13 +185,14 @@ def _drawn(key: Key, n: int, spec: Spec, replace: bool, p: Any) -> Array:
                 f"shape={possible} or less, or replace=True",
             )
         noise = gumbel(key, (n,), dtype=logits.dtype, mesh=spec.mesh, placement=like(logits, None, None).placement)
-        order = _order(_descending(e.add(noise, logits)))
+        order = _order(_blockwise(partial(ascending, descending=True), e.add(noise, logits), UINT64))
     return _placed(reshape(order[:k], spec.shape), spec)
 
 
 def _logits(p: Any, n: int, mesh: Mesh) -> Array:
     """The logarithms of probabilities, checked."""
-    chances = p if isinstance(p, Array) else asarray(np.asarray(p, np.float64), mesh=mesh)
+    given = p if isinstance(p, Array) else asarray(np.asarray(p, np.float64), mesh=mesh)
+    chances = _placed(given.astype(np.float64), given.spec.replace(partial=(), dtype=np.dtype(np.float64)))
     if chances.shape != (n,):
         raise ShapeError(f"{n} elements are given probabilities of shape {chances.shape}.", f"p of shape ({n},)")
     whole = float(total(chances).item())
@@ -195,18 +200,22 @@ def _logits(p: Any, n: int, mesh: Mesh) -> Array:
     if negative or not abs(whole - 1) <= 1e-6 + n * 2.0**-50:
         what = "some are negative" if negative else f"these sum to {whole}"
         raise ArgumentError(f"probabilities are 0 or more and sum to 1; {what}.", "p / p.sum()")
-    with np.errstate(divide="ignore"):
-        logs: Array = e.log(chances)
-    return logs
+    return _blockwise(_log, chances)
 
 
-def _descending(x: Array) -> Array:
-    """Sort keys for the greatest first."""
-    spec = x.spec.replace(dtype=UINT64)
+def _log(block: Any) -> Any:
+    """Logarithms with the same bits on every processor; of what is no normal number, such as 0, -inf."""
+    possible = block >= TINY
+    return np.where(possible, kernels.log(np.where(possible, block, 1.0)), -np.inf)
+
+
+def _blockwise(function: Callable[[Any], Any], x: Array, dtype: Any = None) -> Array:
+    """A function of every block, element by element, of an array that is not Partial."""
+    spec = x.spec.replace(dtype=dtype or x.dtype)
     blocks = x._block
     if isinstance(blocks, tuple):
-        return Array(tuple(ascending(b, True) for b in blocks), spec)
-    return Array(None if blocks is None else ascending(blocks, True), spec)
+        return Array(tuple(map(function, blocks)), spec)
+    return Array(None if blocks is None else function(blocks), spec)
 
 
 def categorical(
