@@ -69,6 +69,7 @@ class Channel {
     int64_t carry(const Parcel& parcel, char* const* sources, char* const* targets, int64_t limit,
                   int64_t past_caches) {
         parcel_ = &parcel, sources_ = sources, targets_ = targets;
+        const Trial trial(*this, habits_[size_t(bit_length(parcel.sent()))]);
         int64_t out = 0;
         for (const int64_t bytes : parcel.targets) out += bytes;
         past_caches_ = out >= past_caches;
@@ -109,6 +110,7 @@ class Channel {
             }
         }
         if (past_caches_) finish_copies();
+        trial.done();
         return 0;
     }
 
@@ -125,7 +127,11 @@ class Channel {
         finish_copies();
         slots_.arrive(++epoch_);
     }
-    void wait() const { slots_.wait(epoch_, spins_, std::numeric_limits<double>::infinity()); }
+    void wait() {
+        const double start = measures_ ? seconds() : 0;
+        slots_.wait(epoch_, spins_, std::numeric_limits<double>::infinity());
+        if (measures_) waited_ += seconds() - start;
+    }
 
     void write_header() {
         header_half_ = size_t(next());
@@ -137,7 +143,54 @@ class Channel {
             row[3 + i] = row[2 + i] + (size_t(i) < parcel_->send.size() ? parcel_->send[size_t(i)].bytes : 0);
     }
 
-    // Write what others will read. It goes by the caches: lines that another core has read are slow to get
+    // How messages of one size class are best handed out. Lines that another core has read are slow to get
+    // back: on most machines it is faster to write by the caches, but not where the cores share theirs, and a
+    // virtual machine's cores move. So now and then all ranks try both ways for some messages, and then keep
+    // to the faster.
+    struct Habit {
+        unsigned turn = 0;
+        std::array<double, 2> cost{};
+        bool past_caches = true;
+    };
+    class Trial {
+     public:
+        static constexpr unsigned tries = 4, period = 256;
+
+        Trial(Channel& channel, Habit& habit)
+            : channel_(channel),
+              habit_(habit),
+              turn_(habit.turn++ % period),
+              measures_(turn_ % tries > 0 && turn_ < 2 * tries) {
+            channel.hand_out_past_caches_ = turn_ < 2 * tries ? turn_ >= tries : habit.past_caches;
+            channel.waited_ = 0;
+            channel.measures_ = measures_;
+            if (measures_) start_ = seconds();
+        }
+        void done() const {
+            if (!measures_) return;
+            const double cost = seconds() - start_ - channel_.waited_;
+            double& least = habit_.cost[channel_.hand_out_past_caches_];
+            least = turn_ % tries == 1 ? cost : std::min(least, cost);
+            if (turn_ + 1 == 2 * tries) habit_.past_caches = habit_.cost[1] <= habit_.cost[0];
+        }
+
+     private:
+        Channel& channel_;
+        Habit& habit_;
+        unsigned turn_;
+        bool measures_;
+        double start_ = 0;
+    };
+    static double seconds() {
+        return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+    }
+    static int bit_length(int64_t n) {
+        int bits = 0;
+        for (; n > 0; n >>= 1) ++bits;
+        return bits;
+    }
+
+    // Write what others will read.
     // back.
     void put(const Part& stream, int64_t at, int64_t bytes, char* to) const {
         if (const char* const flat = stream.stretch(sources_)) return hand_out(to, flat + at, bytes);
@@ -148,11 +201,13 @@ class Channel {
             hand_out(to + done, some.data(), n);
         }
     }
-    static void hand_out(char* to, const char* from, int64_t bytes) {
-        if (bytes >= 4096)
+    void hand_out(char* to, const char* from, int64_t bytes) const {
+        if (bytes < 512)
+            std::memcpy(to, from, size_t(bytes));
+        else if (hand_out_past_caches_)
             copy_long<true>(to, from, bytes);
         else
-            std::memcpy(to, from, size_t(bytes));
+            copy_long<false>(to, from, bytes);
     }
 
     // Put into the half that is read after the next barrier what the others need of me.
@@ -274,6 +329,9 @@ class Channel {
     char* const* targets_ = nullptr;
     bool past_caches_ = false, wide_ = false;
     int64_t width_ = 0;
+    bool hand_out_past_caches_ = true, measures_ = false;
+    double waited_ = 0;
+    std::array<Habit, 64> habits_{};
     std::vector<const void*> inputs_ = std::vector<const void*>(size_t(size_));
 };
 
