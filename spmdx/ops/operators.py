@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from spmdx.array import Array
-from spmdx.errors import ArgumentError, ImmutableError, MeshError, PlacementError
+from spmdx.errors import ArgumentError, DtypeError, ImmutableError, MeshError, PlacementError
 from spmdx.ops import contract, elementwise, extremes, join, mask, moments, place, reduce, scan
 from spmdx.ops import index as _index_file  # noqa: F401  # attaches x[...] and its methods
 from spmdx.ops import shape as _shape_file  # noqa: F401  # attaches T, mT, reshape and its methods
@@ -63,6 +63,20 @@ def _array(x: Array, dtype: Any = None, copy: bool | None = None) -> Any:
     if copy is False:
         return np.asarray(x.block, dtype=dtype, copy=False)
     return np.asarray(place.to_numpy(x), dtype=dtype)
+
+
+def _array_function(x: Array, function: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """NumPy's functions of arrays are spmdx's own of the same name: none gathers an array behind the user's back."""
+    if function in (np.shape, np.ndim, np.size):
+        return getattr(args[0], function.__name__)
+    name = {"concatenate": "concat", "transpose": "permute_dims"}.get(function.__name__, function.__name__)
+    ours = getattr(sys.modules["spmdx"], name, None)
+    if ours is None:
+        raise DtypeError(
+            f"np.{function.__name__} takes no Array: it would gather every operand.",
+            f"np.{function.__name__}(x.numpy(), ...) where that is what you want",
+        )
+    return ours(*args, **{k: v for k, v in kwargs.items() if v is not None or k != "out"})
 
 
 def _namespace(x: Array, /, *, api_version: str | None = None) -> Any:
@@ -144,6 +158,7 @@ _SPECIAL = {
     "rdivmod": lambda x, y: (y // x, y % x),
     "setitem": _setitem,
     "array": _array,
+    "array_function": _array_function,
     "array_namespace": _namespace,
     "dlpack": _dlpack,
     "dlpack_device": _dlpack_device,

@@ -202,3 +202,17 @@ def test_handing_in_blocks_is_counted() -> None:
     with sx.debug.trace() as t:
         sx.from_block(np.ones(2), {"world": sx.Shard(0)})
     assert [r.operation for r in t] == ["from_block"] * (mesh.size > 1)
+
+
+def test_numpys_functions_do_not_gather() -> None:
+    x = sx.asarray(np.arange(12.0).reshape(4, 3), placement={"world": sx.Shard(0)})
+    with sx.debug.trace() as t:
+        y = np.concatenate([x, x], axis=1)
+        z = np.where(x > 1.0, x, 0.0)
+        m = np.mean(x, axis=1)
+        assert np.shape(x) == (4, 3) and np.ndim(x) == 2
+    assert not t
+    assert all(isinstance(a, sx.Array) for a in (y, z, m))
+    assert np.array_equal(y.numpy(), np.concatenate([x.numpy()] * 2, axis=1))
+    with pytest.raises(DtypeError, match=r"Write np\.array_equal\(x\.numpy\(\)"):
+        np.array_equal(x, x)
