@@ -51,15 +51,11 @@ inline void map(Function function, void* out, const Operand* in, uint64_t begin,
         case Function::ndtr: return doubles([](double a, double, double, double) { return ndtr(a); });
         case Function::ndtri: return doubles([](double a, double, double, double) { return ndtri(a); });
         case Function::between32:
-            return floats([](float u, float low, float span, float last) {
-                const float value = fma(u, span, low);
-                return value > last ? last : value;
-            });
+            return floats(
+                [](float u, float low, float span, float last) { return between(u, low, span, last); });
         case Function::between64:
-            return doubles([](double u, double low, double span, double last) {
-                const double value = fma(u, span, low);
-                return value > last ? last : value;
-            });
+            return doubles(
+                [](double u, double low, double span, double last) { return between(u, low, span, last); });
         case Function::truncated:
             return doubles([](double u, double low, double high, double) {
                 return truncated(truncation(low, high), u);
@@ -75,15 +71,16 @@ inline void map(Function function, void* out, const Operand* in, uint64_t begin,
     }
 }
 
-// Elements [begin, end) of the block at `out`, float64: element i draws from fold_in(key, i), i its global
-// index.
+// Elements [begin, end) of the block at `out`, float64: element i draws from a stream of its own, i its
+// global index.
 inline void streams(Stream kind, Key key, const Layout& layout, const Operand* in, uint64_t begin,
                     uint64_t end, double* out) {
     const double *const a = static_cast<const double*>(in[0].data), *const b = static_cast<const double*>(
                                                                         in[1].data);
+    const Key parent = fold_in(key, element_streams);
     walk(layout, begin, end, [&](uint64_t first, uint64_t at, uint64_t count) {
         for (uint64_t j = 0; j < count; ++j) {
-            const Key own = fold_in(key, first + j);
+            const Key own = fold_in(parent, first + j);
             const double x = a[(at + j) * in[0].stride], y = b[(at + j) * in[1].stride];
             switch (kind) {
                 case Stream::gamma:

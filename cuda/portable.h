@@ -10,6 +10,7 @@
 #define SPMDX_METHOD __device__ __forceinline__
 #define SPMDX_FOR for
 #define SPMDX_UNROLL _Pragma("unroll")
+#define SPMDX_MEMCPY memcpy
 #ifdef __CUDACC_RTC__  // NVRTC has no headers
 typedef unsigned char uint8_t;
 typedef unsigned short uint16_t;
@@ -33,6 +34,7 @@ typedef long long int64_t;
 // A loop whose iterations are independent, for the compiler to vectorise.
 #define SPMDX_FOR _Pragma("GCC ivdep") for
 #define SPMDX_UNROLL _Pragma("GCC unroll 16")
+#define SPMDX_MEMCPY __builtin_memcpy
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
               "64-bit elements are pairs of lanes, the low word first");
 #endif
@@ -61,7 +63,7 @@ template <class To, class From>
 SPMDX_FN To bit_cast(From from) {
     static_assert(sizeof(To) == sizeof(From), "bit_cast keeps the size");
     To to;
-    __builtin_memcpy(&to, &from, sizeof(to));
+    SPMDX_MEMCPY(&to, &from, sizeof(to));
     return to;
 }
 
@@ -92,10 +94,19 @@ SPMDX_FN Lanes multiply_wide(Lanes a, uint32_t b) { return (a & 0xFFFFFFFFull) *
 #endif
 #endif
 
+#ifdef __CUDACC__
+SPMDX_FN float fma(float a, float b, float c) { return __fmaf_rn(a, b, c); }
+SPMDX_FN double fma(double a, double b, double c) { return __fma_rn(a, b, c); }
+SPMDX_FN float sqrt(float x) { return __fsqrt_rn(x); }
+SPMDX_FN double sqrt(double x) { return __dsqrt_rn(x); }
+SPMDX_FN double floor(double x) { return ::floor(x); }
+#else
 SPMDX_FN float fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 SPMDX_FN double fma(double a, double b, double c) { return __builtin_fma(a, b, c); }
 SPMDX_FN float sqrt(float x) { return __builtin_sqrtf(x); }
 SPMDX_FN double sqrt(double x) { return __builtin_sqrt(x); }
+SPMDX_FN double floor(double x) { return __builtin_floor(x); }
+#endif
 
 // A 16-bit float is its bits; only conversions know what they mean.
 struct Half {

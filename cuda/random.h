@@ -13,7 +13,7 @@ namespace {
 
 SPMDX_FN uint64_t join(const uint32_t* words) {
     uint64_t both;
-    __builtin_memcpy(&both, words, sizeof(both));
+    SPMDX_MEMCPY(&both, words, sizeof(both));
     return both;
 }
 SPMDX_FN float unit(uint32_t word) { return float(int32_t(word >> 8)) * 0x1p-24f; }
@@ -33,6 +33,11 @@ struct Bits {
 
 // low + u (high - low) with u in [0, 1), and no more than `last`, the greatest value below high. Narrow
 // floats are truncated: 1 - 2**-24 is not to become 1.
+template <class Real>
+SPMDX_FN Real between(Real u, Real low, Real span, Real last) {
+    const Real scaled = fma(u, span, low);
+    return scaled > last ? last : scaled;
+}
 template <class T, class Real>
 struct Uniform {
     using Value = T;
@@ -44,7 +49,7 @@ struct Uniform {
             u = unit(join(w));
         else
             u = unit(w[0]);
-        const Real scaled = fma(u, span, low), value = scaled > last ? last : scaled;
+        const Real value = between(u, low, span, last);
         if constexpr (sizeof(T) == 2)
             out[0] = truncate_to(value, T());
         else

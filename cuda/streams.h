@@ -18,13 +18,15 @@ struct Attempt {
     SPMDX_METHOD double v() const { return uniform(second); }
 };
 
+constexpr uint64_t element_streams =
+    (1ull << 63) + 1;                         // fold_in(key, this) is what elements fold their index into
 constexpr uint64_t extra_block = 1ull << 63;  // far from the attempts
 
 // Marsaglia and Tsang, "A simple method for generating gamma variables", 2000. A normal of 53 bits of radius
 // and 32 of angle and a uniform of 32 bits make one attempt. Of alpha < 1: the value for alpha + 1 times
 // U**(1 / alpha), taken as logarithms if `logarithm`, which do not underflow.
 SPMDX_FN double gamma(Key key, double alpha, bool logarithm) {
-    constexpr double infinity = __builtin_huge_val();
+    const double infinity = bit_cast<double>(0x7FF0000000000000ull);
     if (!(alpha > 0) || alpha == infinity) return logarithm && alpha == 0 ? -infinity : alpha;
     const bool small = alpha < 1;
     const double d = (small ? alpha + 1 : alpha) - 1.0 / 3, c = 1.0 / sqrt(9.0 * d);
@@ -64,7 +66,7 @@ SPMDX_FN double poisson(Key key, double mean) {
     for (uint64_t number = 0;; ++number) {
         const Attempt attempt(key, number);
         const double u = attempt.u() - 0.5, v = attempt.v(), s = 0.5 - (u < 0 ? -u : u);
-        const double k = __builtin_floor((2.0 * a / s + b) * u + mean + 0.43);
+        const double k = floor((2.0 * a / s + b) * u + mean + 0.43);
         if (s >= 0.07 && v <= squeeze) return k;
         if (!(k >= 0 && k < 0x1p62) || (s < 0.013 && v > s)) continue;
         if (log(v * inverse / (a / (s * s) + b)) <= log_poisson(k, mean)) return k;
@@ -90,11 +92,11 @@ SPMDX_FN double binomial(Key key, double n, double chance) {
         const double spread = sqrt(n * p * (1.0 - p)), b = 1.15 + 2.53 * spread;
         const double a = -0.0873 + 0.0248 * b + 0.01 * p, center = n * p + 0.5, squeeze = 0.92 - 4.2 / b;
         const double alpha = (2.83 + 5.1 / b) * spread;
-        const double mode = log_binomial(__builtin_floor((n + 1) * p), n, p);
+        const double mode = log_binomial(floor((n + 1) * p), n, p);
         for (uint64_t number = 0;; ++number) {
             const Attempt attempt(key, number);
             const double u = attempt.u() - 0.5, v = attempt.v(), s = 0.5 - (u < 0 ? -u : u);
-            k = __builtin_floor((2.0 * a / s + b) * u + center);
+            k = floor((2.0 * a / s + b) * u + center);
             if (!(k >= 0 && k <= n)) continue;
             if (s >= 0.07 && v <= squeeze) break;
             if (log(v * alpha / (a / (s * s) + b)) <= log_binomial(k, n, p) - mode) break;
