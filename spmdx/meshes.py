@@ -37,7 +37,7 @@ def make_mesh(
         memory.need_gpu()
     if comm is not None:
         if ranks is not None:
-            raise MeshError("make_mesh takes ranks or a communicator, not both.")
+            raise MeshError("make_mesh takes ranks or a communicator, not both.", "one of ranks=... and comm=...")
         ranks = _world_ranks(comm)
     world = int(context.world().size)
     if device == "sim" and axes is not None and ranks is None:

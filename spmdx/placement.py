@@ -39,9 +39,11 @@ class Shard:
         if self.sizes is not None:
             object.__setattr__(self, "sizes", tuple(int(n) for n in self.sizes))
             if any(n < 0 for n in self.sizes or ()):
-                raise PlacementError(f"Shard sizes must not be negative; got {self.sizes}.")
+                raise PlacementError(f"Shard sizes must not be negative; got {self.sizes}.", "sizes of 0 or more")
         if not isinstance(self.interleave, int) or self.interleave < 1:
-            raise PlacementError(f"interleave is a count of groups, 1 or more; got {self.interleave!r}.")
+            raise PlacementError(
+                f"interleave is a count of groups, 1 or more; got {self.interleave!r}.", "interleave=3"
+            )
         if self.sizes is not None and self.interleave != 1:
             raise PlacementError("a Shard is ragged or interleaved, not both.", f"Shard({self.dim}, sizes=...) alone")
 

@@ -58,7 +58,10 @@ def cost(steps: tuple[Step, ...]) -> int:
 
 def _derive(source: Spec, target: Spec) -> tuple[Step, ...]:
     if (source.mesh, source.shape, source.dtype) != (target.mesh, target.shape, target.dtype):
-        raise PlacementError(f"a plan keeps mesh, shape and dtype; got {source!r} and {target!r}.")
+        raise PlacementError(
+            f"a plan keeps mesh, shape and dtype; got {source!r} and {target!r}.",
+            "source.replace(layouts=..., partial=...)",
+        )
     steps: list[Step] = []
     now = _finish(source, target, steps)
     now = _pad(now, target, steps)

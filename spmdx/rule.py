@@ -101,7 +101,7 @@ def _operand(part: str, text: str, whole: set[str]) -> tuple[Dim, ...]:
         else:
             dims.append(Dim(() if token == "1" else (token,)))
     if dims.count(ELLIPSIS) > 1:
-        raise RuleError(f"rule {text!r} has two ellipses in one operand.")
+        raise RuleError(f"rule {text!r} has two ellipses in one operand.", "at most one ... in each operand")
     return tuple(dims)
 
 
@@ -114,7 +114,10 @@ def bind(form: str | Form, shapes: Sequence[tuple[int, ...]], name: str) -> Boun
     form = Form(form) if isinstance(form, str) else form
     rule = parse(form.text)
     if len(rule.inputs) != len(shapes):
-        raise RuleError(f"{name}: rule {rule.text!r} has {len(rule.inputs)} operands; got {len(shapes)}.")
+        raise RuleError(
+            f"{name}: rule {rule.text!r} has {len(rule.inputs)} operands; got {len(shapes)}.",
+            "a rule with one term, between commas, for each operand",
+        )
     spread = [_spread(dims, len(shape), rule, name, shape) for dims, shape in zip(rule.inputs, shapes)]
     batch = max((len(shape) - len(dims) + 1 for dims, shape in zip(rule.inputs, shapes) if ELLIPSIS in dims), default=0)
     output = _expand(rule.output, batch)

@@ -235,7 +235,7 @@ def place(mesh: Mesh, shape: tuple[int, ...], dtype: Any, placement: Placement |
     """
     shape = tuple(int(n) for n in shape)
     if any(n < 0 for n in shape):
-        raise ShapeError(f"a shape has no negative sizes; got {shape}.")
+        raise ShapeError(f"a shape has no negative sizes; got {shape}.", "sizes of 0 or more")
     dtype = np.dtype(dtype)
     layouts, partial, op = [WHOLE] * len(shape), [], None
     for name, p in _by_axis(mesh, placement if placement is not None else {}, len(shape)):

@@ -50,5 +50,8 @@ def match(tree: Any, treedef: TreeDef, what: str) -> list[Any]:
     """The leaves of ``tree``, which must have the structure ``treedef``."""
     found, structure = optree.tree_flatten(tree)
     if structure != treedef:
-        raise ShapeError(f"{what} has the structure {structure}, where {treedef} is needed.")
+        raise ShapeError(
+            f"{what} has the structure {structure}, where {treedef} is needed.",
+            "a tree of the same containers and keys",
+        )
     return found

@@ -258,7 +258,10 @@ def steps(ins: str, out: str, shapes: tuple[tuple[int, ...], ...], optimize: str
     terms, made = ins.split(","), list[Step]()
     sizes = _sizes(terms, shapes)
     if len(set(out)) != len(out) or not set(out) <= set(sizes):
-        raise ArgumentError(f"einsum: the output {out!r} of {ins!r} has a letter twice, or one that is in no operand.")
+        raise ArgumentError(
+            f"einsum: the output {out!r} of {ins!r} has a letter twice, or one that is in no operand.",
+            '"ij,jk->ik": each letter of the output once, from the operands',
+        )
     for i, (term, shape) in enumerate(zip(terms, shapes)):
         terms[i] = _plain(i, term, shape, sizes, made)
     lengths = [tuple(sizes[c] for c in term) for term in terms]
@@ -279,7 +282,10 @@ def _sizes(terms: list[str], shapes: tuple[tuple[int, ...], ...]) -> dict[str, i
     sizes: dict[str, int] = {}
     for term, shape in zip(terms, shapes):
         if len(term) != len(shape):
-            raise ShapeError(f"einsum: {term!r} names {len(term)} dimensions; its operand has shape {shape}.")
+            raise ShapeError(
+                f"einsum: {term!r} names {len(term)} dimensions; its operand has shape {shape}.",
+                "a letter for each dimension",
+            )
         for c, n in zip(term, shape):
             known = sizes.setdefault(c, n)
             if known == 1:
@@ -343,7 +349,10 @@ def tensordot(x1: Any, x2: Any, axes: Any = 2) -> Array:
         )
     for a, b in zip(first, second):
         if np.shape(x1)[a] != np.shape(x2)[b]:
-            raise ShapeError(f"tensordot: shapes {np.shape(x1)} and {np.shape(x2)} differ along the pair ({a}, {b}).")
+            raise ShapeError(
+                f"tensordot: shapes {np.shape(x1)} and {np.shape(x2)} differ along the pair ({a}, {b}).",
+                "axes=([...], [...]), pairs of equal length",
+            )
     left = [letter(d) for d in range(n1)]
     right = [left[first[second.index(d)]] if d in second else letter(n1 + d) for d in range(n2)]
     out = [c for c in left if c not in right] + [c for c in right if c not in left]
@@ -354,7 +363,9 @@ def vecdot(x1: Any, x2: Any, axis: int = -1) -> Array:
     """The sum of conj(x1) * x2 over one dimension; the others broadcast."""
     a, b = one(axis, np.ndim(x1), "vecdot"), one(axis, np.ndim(x2), "vecdot")
     if np.shape(x1)[a] != np.shape(x2)[b]:
-        raise ShapeError(f"vecdot: shapes {np.shape(x1)} and {np.shape(x2)} differ along axis {axis}.")
+        raise ShapeError(
+            f"vecdot: shapes {np.shape(x1)} and {np.shape(x2)} differ along axis {axis}.", "axis=, of equal lengths"
+        )
     x1 = x1 if isinstance(x1, Array) else asarray(x1)
     x1 = e.conj(x1) if x1.dtype.kind == "c" else x1
     return einsum("...a,...a->...", moveaxis(x1, a, -1), moveaxis(x2, b, -1))

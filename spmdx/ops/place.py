@@ -195,7 +195,9 @@ def target_spec(x: Array, placement: Placement | None, axes: dict[str, AxisPlace
     if not axes:
         return place(x.mesh, x.shape, x.dtype, placement)
     if placement is not None:
-        raise PlacementError("redistribute takes a whole placement or axis keywords, not both.")
+        raise PlacementError(
+            "redistribute takes a whole placement or axis keywords, not both.", "x.redistribute(placement) alone"
+        )
     now = x.placement
     if isinstance(now, P):
         now = {a: Replicate() if (d := x.spec.dim_of(a)) is None else Shard(d) for a in x.mesh.axis_names}
@@ -294,7 +296,10 @@ def _agreed(records: Any, placement: Placement, mesh: Mesh, shape: Any, dtype: A
     for column, what in ((1, "dtype"), (2, "number of dimensions")):
         if (records[:, column] != records[0, column]).any():
             bad = int(np.argmax(records[:, column] != records[0, column]))
-            raise ShapeError(f"the blocks of ranks {mesh.ranks[0]} and {mesh.ranks[bad]} differ in {what}.")
+            raise ShapeError(
+                f"the blocks of ranks {mesh.ranks[0]} and {mesh.ranks[bad]} differ in {what}.",
+                f"blocks of one {what} on every rank",
+            )
     shapes = records[:, 3 : 3 + records[0, 2]]
     probe = place(mesh, tuple(0 for _ in range(shapes.shape[1])), dtype, _without_sizes(placement))
     lengths, layouts = [], []
@@ -312,10 +317,16 @@ def _agreed(records: Any, placement: Placement, mesh: Mesh, shape: Any, dtype: A
         sizes = tuple(int(n) for n in table[:, 0])
         groups = _interleave(placement, dim, probe.ndim)
         if any(n % groups for n in sizes):
-            raise ShapeError(f"blocks of lengths {sizes} do not hold {groups} interleaved groups of equal length.")
+            raise ShapeError(
+                f"blocks of lengths {sizes} do not hold {groups} interleaved groups of equal length.",
+                f"blocks whose dimension {dim} divides by {groups}",
+            )
         lengths.append(sum(sizes))
         if groups > 1 and sizes != tuple(groups * n for n in default_sizes(sum(sizes) // groups, (len(sizes),))):
-            raise ShapeError(f"interleaved blocks divide their groups by default sizes; got lengths {sizes}.")
+            raise ShapeError(
+                f"interleaved blocks divide their groups by default sizes; got lengths {sizes}.",
+                "blocks as numpy.array_split makes them of every group",
+            )
         layouts.append(type(layout)(layout.axes, None if groups > 1 else sizes, groups) if layout.axes else layout)
     if shape is not None and tuple(shape) != tuple(lengths):
         raise ShapeError(f"the blocks make an array of shape {tuple(lengths)}, not {tuple(shape)}.", "shape=None")

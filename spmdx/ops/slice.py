@@ -30,7 +30,7 @@ def resolve(shape: tuple[int, ...], index: tuple[Any, ...]) -> tuple[Any, ...]:
     if used > len(shape):
         raise BoundsError(f"{used} indices for an array of shape {shape}.", f"at most {len(shape)}")
     if sum(entry is Ellipsis for entry in index) > 1:
-        raise BoundsError("an index holds `...` at most once.")
+        raise BoundsError("an index holds `...` at most once.", "x[..., i]")
     at = next((i for i, entry in enumerate(index) if entry is Ellipsis), len(index))
     full = ((None, None, None),) * (len(shape) - used)
     out: list[Any] = []

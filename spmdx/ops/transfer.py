@@ -31,7 +31,10 @@ def to(x: Array, mesh: Mesh, placement: Placement | None = None) -> Array:
     The gradient goes back the same way.
     """
     if mesh.device != x.mesh.device or mesh.device == "sim":
-        raise MeshError(f"an array moves between meshes of one real device; got {x.mesh!r} and {mesh!r}.")
+        raise MeshError(
+            f"an array moves between meshes of one real device; got {x.mesh!r} and {mesh!r}.",
+            "sx.asarray(x.numpy(), mesh=mesh, placement=placement) to copy it by way of the host",
+        )
     if x.spec.partial:
         x = redistribute(x, x.spec.replace(partial=()).placement)
     target = place(mesh, x.shape, x.dtype, placement)
