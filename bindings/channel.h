@@ -161,7 +161,7 @@ class Channel {
               habit_(habit),
               turn_(habit.turn++ % period),
               measures_(turn_ % tries > 0 && turn_ < 2 * tries) {
-            channel.hand_out_past_caches_ = turn_ < 2 * tries ? turn_ >= tries : habit.past_caches;
+            channel.hand_out_past_caches_ = turn_ < 2 * tries ? turn_ < tries : habit.past_caches;
             channel.waited_ = 0;
             channel.measures_ = measures_;
             if (measures_) start_ = seconds();
@@ -171,7 +171,7 @@ class Channel {
             const double cost = seconds() - start_ - channel_.waited_;
             double& least = habit_.cost[channel_.hand_out_past_caches_];
             least = turn_ % tries == 1 ? cost : std::min(least, cost);
-            if (turn_ + 1 == 2 * tries) habit_.past_caches = habit_.cost[1] <= habit_.cost[0];
+            if (turn_ + 1 == 2 * tries) habit_.past_caches = habit_.cost[1] <= 1.1 * habit_.cost[0];
         }
 
      private:

@@ -17,9 +17,9 @@ from spmdx.runtime.mpi import MPI
 from spmdx.runtime.pool import Flat
 
 SHARE = 8  # a mesh takes at most this part of the shared memory that is free
-LARGEST = 2**28  # and a rank at most these bytes of it
+LARGEST = 2**26  # and a rank at most these bytes of it
 LEAST = 2**16  # a heap with less than this is not worth it
-PIECE = 2**20  # bytes that travel at once to one member: written and read again while still in a cache,
+PIECE = 2**18  # bytes that travel at once to one member: written and read again while still in a cache,
 IN_FLIGHT = 2**24  # as long as the pieces of all members together are no more than this. Each piece costs a barrier.
 LINE = 64  # a cache line: what different ranks write must not share one
 PAGE = 4096

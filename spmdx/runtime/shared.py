@@ -28,8 +28,8 @@ except ImportError:  # the compiled module is missing: MPI does everything
     Channel = Parcel = None
 
 SMALL = 2**19  # bytes of a message: up to here MPI cannot be faster, and is not asked
-PAST_CACHES = 2**23  # bytes that arrive: from here on they are written past the caches
-MARGIN = 0.8  # MPI has to win by this, so that chance does not decide
+PAST_CACHES = 2**24  # bytes that arrive at all members: from here on they are written past the caches
+MARGIN = 0.7  # of the time by shared memory: MPI has to be faster than that, for one message may meet any delay
 ANY = 2**62  # bytes
 
 
@@ -38,6 +38,7 @@ class SharedGroup(Group):
 
     def __init__(self, plain: MPIGroup, heap: Heap, region: Region, positions: list[int]) -> None:
         self.plain, self.rank, self.size = plain, plain.rank, plain.size
+        self.past_caches = PAST_CACHES // self.size
         heaps = [heap.views[position] for position in positions]
         spins = 50 if heap.crowded else 1000  # then the core is offered to others
         self.channel = Channel(heaps, self.rank, region.control, region.row, region.piece, region.stages, spins)
@@ -52,14 +53,14 @@ class SharedGroup(Group):
     def _through(self, message: Message, blocks: Sequence[Block], outs: list[Block]) -> list[Block]:
         parcel = message.parcel or self._parcel(message)
         lying = [b if b.flags.c_contiguous else np.ascontiguousarray(b) for b in blocks]
-        longest = self.channel.carry(parcel, lying, outs, SMALL, PAST_CACHES)
+        longest = self.channel.carry(parcel, lying, outs, SMALL, self.past_caches)
         if longest == 0:
             return outs
         if longest < 0:
             self._disagree(message, longest)
 
         def shared() -> list[Block]:
-            self.channel.carry(parcel, lying, outs, ANY, PAST_CACHES)
+            self.channel.carry(parcel, lying, outs, ANY, self.past_caches)
             return outs
 
         def mpi() -> list[Block]:
@@ -74,7 +75,7 @@ class SharedGroup(Group):
     def _measured(self, mpi: Any, shared: Any, nbytes: int) -> bool:
         """Whether MPI is not clearly faster than shared memory: one answer on every rank."""
         best = np.full(2, np.inf)
-        for _ in range(4 if nbytes <= 2**24 else 2):
+        for _ in range(4 if nbytes <= 2**24 else 3):
             for i, way in enumerate((mpi, shared)):
                 self.plain.barrier()
                 start = perf_counter()

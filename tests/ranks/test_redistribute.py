@@ -161,3 +161,22 @@ def test_the_source_is_not_changed_and_not_shared(ranks: int) -> None:
     assert same_bits(to_numpy(first), v)
     assert same_bits(to_numpy(second), -v)
     check(x, v)
+
+
+@pytest.mark.ranks(2, 3, 4)
+@pytest.mark.parametrize("shape", [(70, 301), (701, 1502), (3, 5, 70_001)])
+def test_large_blocks_in_many_pieces(ranks: int, shape: tuple[int, ...]) -> None:
+    """Long messages in rows of every length, several times, for the way they go may change after some."""
+    mesh = Mesh(("a",), (ranks,))
+    v = np.arange(np.prod(shape), dtype=np.float64).reshape(shape)
+    places = [Shard(0), Shard(1), Shard(len(shape) - 1), Replicate()]
+    for turn, (source, target) in enumerate(zip(places * 4, [*places[1:], places[0]] * 4)):
+        x = asarray(v + turn, mesh=mesh, placement={"a": source})
+        check(redistribute(x, {"a": target}), v + turn)
+    for turn, target in enumerate(places * 3):
+        mine = v * (context.rank() + 1) + turn
+        x = from_block(mine, mesh=mesh, placement={"a": Partial("sum")})
+        check(redistribute(x, {"a": target}), v * (ranks * (ranks + 1) // 2) + turn * ranks)
+    pair = [asarray(v, mesh=mesh, placement={"a": Shard(0)}), asarray(-v.T, mesh=mesh, placement={"a": Shard(0)})]
+    for got, want in zip(redistribute(pair, {"a": Shard(1)}), (v, -v.T)):
+        check(got, want)
