@@ -16,14 +16,14 @@ import numpy as np
 from spmdx import context, tree
 from spmdx.array import Array
 from spmdx.errors import ArgumentError, GradientError, ShapeError
-from spmdx.mesh import Mesh
 from spmdx.op import call, default_mesh, registry
 from spmdx.ops.create import full, zeros_like
 from spmdx.ops.elementwise import add
 from spmdx.ops.place import asarray, moved_arrays
+from spmdx.ops.transfer import brought
 from spmdx.plan import plan
-from spmdx.spec import Spec, place
-from spmdx.tape import Bundle, Watched, now, plain, recording
+from spmdx.spec import Spec
+from spmdx.tape import Bundle, Watched, now, plain
 
 
 def watch(x: Array) -> Watched:
@@ -52,7 +52,7 @@ def pull(outputs: Sequence[Any], cotangents: Sequence[Any], leaves: Sequence[Wat
             held[id(node)] = [a if b is None else b if a is None else add(a, b) for a, b in zip(before, g)]
         else:
             same = before.spec.mesh is g.spec.mesh
-            held[id(node)] = add(before, g) if same else add(*_brought([before, g], [node.spec.mesh] * 2))
+            held[id(node)] = add(before, g) if same else add(*brought([before, g], [node.spec.mesh] * 2))
 
     for out, g in zip(outputs, cotangents):
         if type(out) is Watched:
@@ -63,7 +63,7 @@ def pull(outputs: Sequence[Any], cotangents: Sequence[Any], leaves: Sequence[Wat
         if node.rule is None:
             continue
         if not isinstance(node, Bundle) and g.spec.mesh is not node.spec.mesh and not _constants(node.inputs):
-            [g] = _brought([g], [node.spec.mesh])
+            [g] = brought([g], [node.spec.mesh])
         for i, x in enumerate(node.inputs):
             if type(x) in (Watched, Bundle) and x.order >= oldest and _has_gradient(x):
                 if node.rule.name not in ("alias", "pick") and not node.rule.differentiable:
@@ -78,29 +78,6 @@ def pull(outputs: Sequence[Any], cotangents: Sequence[Any], leaves: Sequence[Wat
 def _constants(inputs: Sequence[Any]) -> bool:
     """True if all are constants on any mesh of their ranks: their gradients may go on where they are."""
     return not any(isinstance(x, Bundle) or (isinstance(x, Array) and not x.spec.replicated) for x in inputs)
-
-
-def _brought(grads: Sequence[Array], meshes: Sequence[Mesh]) -> list[Array]:
-    """Gradients on the meshes of their values: what is replicated on one mesh is a constant on others, and its
-    gradient arises there. Finished there, all in one message, it is the same on every rank: nothing more is sent."""
-    if all(g.spec.mesh is mesh for g, mesh in zip(grads, meshes)):
-        return list(grads)
-    for g, mesh in zip(grads, meshes):
-        if not set(mesh.ranks) <= set(g.spec.mesh.ranks):
-            raise GradientError(
-                f"the gradient of an array on {mesh!r} arises on {g.spec.mesh!r}, which other ranks do not know.",
-                "x.to(mesh) inside the function, whose gradient goes back the same way",
-            )
-    whole = [g.spec if g.spec.mesh is m else place(g.spec.mesh, g.shape, g.dtype) for g, m in zip(grads, meshes)]
-    there = moved_arrays(grads, whole, [plan(g.spec, w) for g, w in zip(grads, whole)], "grad")
-    return [g if g.spec.mesh is mesh else _remeshed(g, mesh) for g, mesh in zip(there, meshes)]
-
-
-def _remeshed(x: Array, mesh: Mesh) -> Array:
-    """A replicated array on a mesh of some of its ranks."""
-    block = x._block[:1] * mesh.size if mesh.device == "sim" else x._block if mesh.contains_me() else None
-    spec = place(mesh, x.shape, x.dtype)
-    return Watched(block, spec, _REMESHED, (x,), {}) if recording() and type(x) is Watched else Array(block, spec)
 
 
 def _has_gradient(x: Any) -> bool:
@@ -233,7 +210,7 @@ def home(spec: Spec) -> Spec:
 def _at_home(found: list[Array | None], leaves: Sequence[Array], places: Sequence[Spec]) -> list[Array]:
     """Gradients moved to their places, in as few messages as they need."""
     grads = [zeros_like(x) if g is None else g for g, x in zip(found, leaves)]
-    grads = _brought(grads, [p.mesh for p in places])
+    grads = brought(grads, [p.mesh for p in places])
     targets = [place.replace(dtype=g.dtype) for g, place in zip(grads, places)]
     return moved_arrays(grads, targets, [plan(g.spec, t) for g, t in zip(grads, targets)], "grad", implied=False)
 
@@ -254,20 +231,6 @@ class _Rule:
         if i == len(inputs) - 1:
             self._last = None
         return found
-
-
-class _Remeshed:
-    """The rule of a replicated array on another mesh."""
-
-    differentiable = True
-    name = "remeshed"
-
-    @staticmethod
-    def gradient(_: int, g: Any, out: Any, inputs: Any, static: Any) -> Any:
-        return _brought([g], [inputs[0].spec.mesh])[0]
-
-
-_REMESHED = _Remeshed()
 
 
 class _Pick:

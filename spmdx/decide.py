@@ -147,6 +147,8 @@ def _runner(
 ) -> Callable[..., Any]:
     """The function of blocks: for this rank, or, where ranks share the memo, for whichever rank runs it."""
 
+    dtypes = [x.dtype if isinstance(x, Array) else type(x) for x in operands]  # not the arrays: an entry lives on
+
     def at(coordinate: Coordinate) -> Callable[..., Any]:
         asked: tuple[Any, ...] = ()
         if operation.bounds:
@@ -155,7 +157,6 @@ def _runner(
             asked = (Bounds(inputs, outs, coordinate),)
         quick = None
         if operation.fast is not None:
-            dtypes = (x.dtype if isinstance(x, Array) else type(x) for x in operands)
             quick = operation.fast(np, *asked, *dtypes, **static)
         return quick or partial(operation.body, np, *asked, **static)
 

@@ -1,22 +1,25 @@
-"""From one mesh to another: the only move between meshes, run by the union of their ranks."""
+"""From one mesh to another: the only move between meshes, run by the union of their ranks; and the gradients of what
+was a constant on another mesh, which come back with no move between meshes."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from spmdx import context
 from spmdx.array import Array
-from spmdx.errors import MeshError
+from spmdx.errors import GradientError, MeshError
 from spmdx.geometry import cut, region
 from spmdx.mesh import Coordinate, Mesh
 from spmdx.move import pack, record, unpack
-from spmdx.ops.place import redistribute
+from spmdx.ops.place import moved_arrays, redistribute
 from spmdx.placement import Placement
+from spmdx.plan import plan
 from spmdx.spec import Spec, place
-from spmdx.tape import Watched
+from spmdx.tape import Watched, recording
 
 
 def to(x: Array, mesh: Mesh, placement: Placement | None = None) -> Array:
@@ -107,6 +110,46 @@ class _To:
 
 
 _BACK = _To()
+
+
+# Gradients of constants
+
+
+def brought(grads: Sequence[Array], meshes: Sequence[Mesh]) -> list[Array]:
+    """Gradients on the meshes of their values: what is replicated on one mesh is a constant on others, and its
+    gradient arises there. Finished there, all in one message, it is the same on every rank: nothing more is sent."""
+    if all(g.spec.mesh is mesh for g, mesh in zip(grads, meshes)):
+        return list(grads)
+    for g, mesh in zip(grads, meshes):
+        if not set(mesh.ranks) <= set(g.spec.mesh.ranks):
+            raise GradientError(
+                f"the gradient of an array on {mesh!r} arises on {g.spec.mesh!r}, which other ranks do not know.",
+                "x.to(mesh) inside the function, whose gradient goes back the same way",
+            )
+    whole = [g.spec if g.spec.mesh is m else place(g.spec.mesh, g.shape, g.dtype) for g, m in zip(grads, meshes)]
+    there = moved_arrays(grads, whole, [plan(g.spec, w) for g, w in zip(grads, whole)], "grad")
+    return [g if g.spec.mesh is mesh else _remeshed(g, mesh) for g, mesh in zip(there, meshes)]
+
+
+def _remeshed(x: Array, mesh: Mesh) -> Array:
+    """A replicated array on a mesh of some of its ranks."""
+    block = x._block[:1] * mesh.size if mesh.device == "sim" else x._block if mesh.contains_me() else None
+    spec = place(mesh, x.shape, x.dtype)
+    return Watched(block, spec, _REMESHED, (x,), {}) if recording() and type(x) is Watched else Array(block, spec)
+
+
+class _Remeshed:
+    """The rule of a replicated array on another mesh."""
+
+    differentiable = True
+    name = "remeshed"
+
+    @staticmethod
+    def gradient(_: int, g: Any, out: Any, inputs: Any, static: Any) -> Any:
+        return brought([g], [inputs[0].spec.mesh])[0]
+
+
+_REMESHED = _Remeshed()
 
 
 Array.to = to  # type: ignore[attr-defined]  # a method, defined here to be beside what it does
