@@ -28,6 +28,7 @@ CREATORS = ("arange", "asarray", "empty", "eye", "from_dlpack", "full", "linspac
 LETTERS = "abcd"
 MISSING = re.compile(r"is not defined in spmdx|not found in array module|has no attribute|missing the |hasattr\(")
 STATES = ("passed", "failed", "missing")
+NAMES_ONLY = ("has names", "signatures")  # one test for each name: nothing to list
 
 
 # Arrays that are divided
@@ -87,7 +88,7 @@ def group_and_function(test: str) -> tuple[str, str]:
     if group == "has names":
         return group, parameters.split("-")[-1]
     if group in ("signatures", "special cases"):
-        return group, re.split(r"[^\w]", parameters.removeprefix("__"))[0] or bare
+        return group, re.split(r"[^\w]", parameters)[0] or bare
     return group, bare.split("::")[-1].removeprefix("test_") if "::" not in bare else bare.split("::")[-1]
 
 
@@ -106,18 +107,24 @@ def table(runs: dict[str, dict[str, str]]) -> Iterator[str]:
     yield "| group | " + " | ".join(heads) + " |"
     yield "|---" * (1 + len(heads)) + "|"
     each = [counts(outcomes) for outcomes in runs.values()]
-    totals = [sum((sum(f.values(), Counter()) for f in found.values()), Counter()) for found in each]
     for group in each[0]:
-        sums = [sum(found.get(group, {}).values(), Counter()) for found in each]
-        yield f"| {group} | " + " | ".join(str(s[state]) for s in sums for state in STATES) + " |"
-    yield "| **all** | " + " | ".join(f"**{t[state]}**" for t in totals for state in STATES) + " |"
+        yield _row(group, [sum(found.get(group, {}).values(), Counter()) for found in each], "{}")
+    totals = [Counter(outcomes.values()) for outcomes in runs.values()]
+    yield _row("**all**", totals, "**{}**")
+    yield "\n## By function\n"
+    yield "Numbers of tests that passed on one rank; in brackets those that did not.\n"
     for group, functions in each[0].items():
-        yield f"\n### {group}\n"
-        said = []
-        for function, state in sorted(functions.items()):
-            rest = ", ".join(f"{n} {word}" for word, n in sorted(state.items()) if word != "passed")
-            said.append(f"`{function}` {state['passed']}" + (f" ({rest})" if rest else ""))
-        yield ", ".join(said)
+        if group not in NAMES_ONLY:
+            yield f"- **{group}**: " + ", ".join(_function(f, c) for f, c in sorted(functions.items()))
+
+
+def _row(head: str, sums: list[Counter[str]], form: str) -> str:
+    return f"| {head} | " + " | ".join(form.format(s[state]) for s in sums for state in STATES) + " |"
+
+
+def _function(name: str, found: Counter[str]) -> str:
+    rest = ", ".join(f"{n} {word}" for word, n in sorted(found.items()) if word != "passed")
+    return f"`{name}` {found['passed']}" + (f" ({rest})" if rest else "")
 
 
 def main() -> int:
