@@ -62,7 +62,7 @@ def propagate(bound: Bound, specs: Sequence[Spec], traits: Traits, mesh: Mesh) -
     natural = _natural(bound, specs, traits, active)
     if natural is not None:
         for decision, _ in _decide(bound, specs, traits, mesh, dict(zip(active, natural))):
-            if decision.bytes == 0 or (traits.stay and not any(decision.plans)):
+            if decision.bytes == 0 or (traits.stay and not any(map(cost, decision.plans))):
                 return decision
     best: tuple[tuple[int, int, int], Decision] | None = None
     for choices in product(*(_choices(bound, specs, traits, a) for a in active)):

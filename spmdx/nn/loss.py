@@ -11,7 +11,7 @@ from spmdx.errors import DtypeError, ShapeError
 from spmdx.ops import elementwise as e
 from spmdx.ops.likelihood import _cross_entropy_back, _sum_exp
 from spmdx.ops.moments import logsumexp
-from spmdx.ops.neural import settled
+from spmdx.ops.neural import settled, settled_together
 from spmdx.ops.place import asarray
 from spmdx.ops.reduce import NARROW, max, sum
 from spmdx.ops.scan import take_along_axis
@@ -25,8 +25,8 @@ def cross_entropy(logits: Array, labels: Any, *, smoothing: float = 0.0) -> Arra
         labels: integers below ``classes``.
         smoothing: this share of each target is spread evenly over all classes (Szegedy and others, 2016).
 
-    Where the classes are divided, logits are never gathered: one all-reduce of the maxima, one of the sums, and the
-    picked logits stay a Partial sum, which the mean of the losses finishes. float16 and bfloat16 count in float32.
+    Where the classes are divided, logits are never gathered: one all-reduce of the maxima, one of the sums and of the
+    picked logits together. float16 and bfloat16 count in float32.
 
     Raises:
         BoundsError: a label out of range.
@@ -43,31 +43,37 @@ def cross_entropy(logits: Array, labels: Any, *, smoothing: float = 0.0) -> Arra
     return found
 
 
-def _total(x: Array) -> Array:
-    """log(sum(exp(x))) over the classes, for a gradient that is known."""
+def _loss(x: Array, total: Array, labels: Array, smoothing: float) -> Array:
+    return total - _target(x, labels, smoothing, total.dtype)
+
+
+def _target(x: Array, labels: Array, smoothing: float, kind: Any) -> Array:
+    """The logits that the labels pick; smoothed, mixed with the mean of all."""
+    picked: Array = sum(take_along_axis(x, labels[..., None], -1), -1).astype(kind)
+    if not smoothing:
+        return picked
+    even: Array = sum(x, -1, kind) / x.shape[-1]
+    return picked * (1 - smoothing) + even * smoothing
+
+
+def _loss_and_total(x: Array, labels: Array, smoothing: float) -> tuple[Array, Array]:
+    """The loss, and log(sum(exp(x))) over the classes, for a gradient that is known."""
     kind = float32 if x.dtype in NARROW else x.dtype
     top = settled(max(x, -1)).astype(kind)
     top = e.where(e.isfinite(top), top, 0)
-    total: Array = e.log(settled(_sum_exp(x, top))) + top
-    return total
-
-
-def _loss(x: Array, total: Array, labels: Array, smoothing: float) -> Array:
-    picked: Array = sum(take_along_axis(x, labels[..., None], -1), -1).astype(total.dtype)
-    if not smoothing:
-        return total - picked
-    even: Array = sum(x, -1, total.dtype) / x.shape[-1]
-    return total - (picked * (1 - smoothing) + even * smoothing)
+    sums, target = settled_together(_sum_exp(x, top), _target(x, labels, smoothing, kind))
+    total: Array = e.log(sums) + top
+    return total - target, total
 
 
 @custom_vjp
 def _cross_entropy(x: Array, labels: Array, smoothing: float) -> Array:
-    return _loss(x, _total(x), labels, smoothing)
+    return _loss_and_total(x, labels, smoothing)[0]
 
 
 def _forward(x: Array, labels: Array, smoothing: float) -> Any:
-    total = _total(x)
-    return _loss(x, total, labels, smoothing), (x, total, labels, smoothing)
+    loss, total = _loss_and_total(x, labels, smoothing)
+    return loss, (x, total, labels, smoothing)
 
 
 def _backward(kept: Any, g: Array) -> Any:

@@ -35,6 +35,12 @@ def settled(x: Any) -> Any:
     return moved_arrays([x], [target], [plan(x.spec, target)], "settled")[0]
 
 
+def settled_together(*arrays: Array) -> list[Array]:
+    """Several arrays, those that are Partial all-reduced in one message."""
+    targets = [x.spec.replace(partial=()) for x in arrays]
+    return moved_arrays(arrays, targets, [plan(x.spec, t) for x, t in zip(arrays, targets)], "settled")
+
+
 def wide(xp: Any, x: Any) -> Any:
     """An array to compute with: float16 and bfloat16 in float32."""
     x = xp.asarray(x)

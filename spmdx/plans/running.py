@@ -100,7 +100,7 @@ def _placed(arrays: list[Array], targets: list[Spec], label: str, axes: Axes) ->
     nothing moves on the way there: tensor parallelism sums the gradient of a whole value)."""
     plans = _plans(arrays, targets)
     sources = [a.spec for a in arrays]
-    moved = moved_arrays([plain(a) for a in arrays], targets, plans, label)
+    moved = moved_arrays([plain(a) for a in arrays], targets, plans, label, implied=False)
 
     def back(g: list[Any]) -> list[Any]:
         return _sent(g, [None if x is None else homeward(x.spec, s, axes) for x, s in zip(g, sources)], label)
@@ -114,7 +114,7 @@ def _sent(g: list[Any], targets: list[Any], label: str) -> list[Any]:
     here = [i for i, x in enumerate(g) if x is not None]
     arrays, wanted = [g[i] for i in here], [targets[i].replace(dtype=g[i].dtype) for i in here]
     out = list(g)
-    for i, x in zip(here, moved_arrays(arrays, wanted, _plans(arrays, wanted), label)):
+    for i, x in zip(here, moved_arrays(arrays, wanted, _plans(arrays, wanted), label, implied=False)):
         out[i] = x
     return out
 
@@ -139,7 +139,7 @@ class Group:
         if self.running.held is not None:
             self.running.held.drop()
         plain_arrays = [plain(a) for a in self.arrays]
-        moved = moved_arrays(plain_arrays, self.targets, self.plans, self.name)
+        moved = moved_arrays(plain_arrays, self.targets, self.plans, self.name, implied=False)
         self.made = bundled(moved, self.arrays, self.name, self.back)
         return tree.unflatten(self.treedef, list(self.made))
 
@@ -154,7 +154,7 @@ class Group:
     def gradient(self, i: int, g: Any, out: Any, inputs: Any, static: Any) -> Any:
         """The mark's rule: the arrays are needed again; the gradient passes."""
         if self.dropped:
-            again = moved_arrays([plain(a) for a in self.arrays], self.targets, self.plans, self.name)
+            again = moved_arrays([plain(a) for a in self.arrays], self.targets, self.plans, self.name, implied=False)
             for x, found in zip(self.made, again):
                 x._block = found._block
             self.dropped = False

@@ -27,7 +27,7 @@ def traced(words: str, axes: dict[str, int], config: Any = DEEP) -> tuple[Any, A
             params = optim.apply_updates(params, updates)
         with sx.debug.trace() as reading:
             float(value)
-    assert reading.count() == 1
+    assert reading.count() == (1 if "data" in axes else 0)  # under tensor parallelism the loss is whole
     return trace, update
 
 

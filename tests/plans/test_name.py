@@ -141,6 +141,14 @@ def test_with_remat() -> None:
         np.testing.assert_allclose(a.numpy(), b.numpy(), rtol=1e-14)
 
 
+def test_a_plan_is_explicit() -> None:
+    with Plan(names={"x": {"p": WHOLE}}, gather={"layer": {"p": WHOLE}}).on(MESH), sx.explicit():
+        whole = sx.name(weights({"p": ROWS}), "x")
+        assert whole["a"].placement == {"p": WHOLE}
+        f = sx.name(layer, "layer")
+        sx.grad(lambda p: sx.sum(f(p, sx.asarray(np.ones((3, 2))))))(weights({"p": ROWS}))
+
+
 @pytest.mark.parametrize("planned", [True, False])
 def test_operands_stay_under_a_plan(planned: bool) -> None:
     """Without a plan the cheapest way is taken; a plan has said where the operands are to be."""
@@ -155,3 +163,17 @@ def test_operands_stay_under_a_plan(planned: bool) -> None:
         with Plan().on(MESH):
             assert product() == (sx.Partial(), 0)
     assert product()[1] > 0 or product()[0] != sx.Partial()
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_python_numbers_do_not_finish_a_partial(dtype: Any) -> None:
+    """A number takes the array's dtype, masked or not; so does what a slice's gradient is filled up with."""
+    x = sx.asarray(np.ones(4, dtype), mesh=MESH).redistribute(p=sx.Partial())
+    with Plan().on(MESH), sx.debug.trace() as trace:
+        y = x + 1
+        _, back = sx.vjp(lambda x: x[1:3], sx.asarray(np.ones(4, dtype), mesh=MESH))
+        back(sx.asarray(np.ones(2, dtype), mesh=MESH).redistribute(p=sx.Partial()))
+    assert y.placement == {"p": sx.Partial()}
+    assert y.dtype == dtype
+    np.testing.assert_array_equal(y.numpy(), np.full(4, 2, dtype))
+    assert [r.operation for r in trace] == ["grad"]
