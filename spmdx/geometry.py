@@ -31,8 +31,6 @@ class Route(NamedTuple):
 
     send: tuple[Part, ...]
     receive: tuple[Part, ...]
-    counts: tuple[int, ...]  # elements for every member
-    incoming: tuple[int, ...]  # elements from every member
     own: tuple[int, ...]  # shape of the block that goes in
     shape: tuple[int, ...]  # of the block that comes out
     whole: bool  # what is packed is the block as it lies
@@ -83,8 +81,7 @@ def route(step: Step, coordinate: Coordinate) -> Route:
     shape = target.block_shape(coordinate)
     own = source.block_shape(coordinate)
     whole = sum(part.elements for part in send) == math.prod(own) and _consecutive(send, own)
-    counts, incoming = (tuple(part.elements for part in parts) for parts in (send, receive))
-    return Route(tuple(send), tuple(receive), counts, incoming, own, shape, whole, _consecutive(receive, shape))
+    return Route(tuple(send), tuple(receive), own, shape, whole, _consecutive(receive, shape))
 
 
 def _consecutive(parts: list[Part], shape: tuple[int, ...]) -> bool:

@@ -10,7 +10,7 @@ import math
 import zlib
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,15 +20,12 @@ Block = Any
 Shape = tuple[int, ...]
 
 
-class Part(Protocol):
-    """Boxes of a block (tuples of slices), their shapes, and the elements in all of them."""
-
-    @property
-    def boxes(self) -> tuple[tuple[slice, ...], ...]: ...
-    @property
-    def shapes(self) -> tuple[Shape, ...]: ...
-    @property
-    def elements(self) -> int: ...
+# As geometry makes them. Part: boxes (tuples of slices), their shapes, and the elements in all of them.
+# Route: what a rank packs of one block for every member (send), and where it puts what they send (receive); the shapes
+# of the block that goes in (own) and comes out (shape); whole: what is packed is the block as it lies; direct: what
+# arrives, in member order, is the block that comes out.
+Part = Any
+Route = Any
 
 
 class Stretch(NamedTuple):
@@ -37,30 +34,6 @@ class Stretch(NamedTuple):
     boxes: tuple[tuple[slice, ...], ...]
     shapes: tuple[Shape, ...]
     elements: int
-
-
-class Route(Protocol):
-    """What one rank packs of one block for every member, and where it puts what they send."""
-
-    @property
-    def send(self) -> Sequence[Part]: ...
-    @property
-    def receive(self) -> Sequence[Part]: ...
-    @property
-    def own(self) -> Shape:
-        """The shape of the block that goes in."""
-
-    @property
-    def shape(self) -> Shape:
-        """The shape of the block that comes out."""
-
-    @property
-    def whole(self) -> bool:
-        """What is packed is the block as it lies."""
-
-    @property
-    def direct(self) -> bool:
-        """What arrives, in member order, is the block that comes out."""
 
 
 def pack(part: Part, block: Block, flat: Flat, at: int = 0) -> None:
@@ -84,7 +57,9 @@ class Message:
 
     __slots__ = ("counts", "dtype", "elements", "incoming", "op", "parcel", "reduces", "routes", "verb", "what")
 
-    def __init__(self, verb: str, op: str | None, dtype: np.dtype[Any], routes: Sequence[Any], what: str = "") -> None:
+    def __init__(
+        self, verb: str, op: str | None, dtype: np.dtype[Any], routes: Sequence[Route], what: str = ""
+    ) -> None:
         self.verb, self.op, self.dtype, self.routes = verb, op, dtype, tuple(routes)
         self.reduces = "reduce" in verb
         self.what = what or (f"{verb} {op}" if self.reduces else verb)
@@ -127,12 +102,9 @@ class Message:
     def sent(self, flat: Flat, group: Any) -> list[Block]:
         """The blocks that come out when ``flat`` goes through a group's verb."""
         if self.reduces:
-            result = (
-                group.all_reduce(flat, self.op)
-                if self.verb == "all_reduce"
-                else group.reduce_scatter(flat, self.counts, self.op)
-            )
-            return self._split(result)
+            if self.verb == "all_reduce":
+                return self._split(group.all_reduce(flat, self.op))
+            return self._split(group.reduce_scatter(flat, self.counts, self.op))
         if len(self.routes) == 1 and self.routes[0].direct:
             out = take(self.elements[0], self.dtype)
             self._travel(flat, group, out)

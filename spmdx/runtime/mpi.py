@@ -80,13 +80,8 @@ class MPIGroup(Group):
     def _exchange(
         self, send: Flat, send_counts: Counts, recv_counts: Counts, out: Flat | None, what: str
     ) -> list[Flat]:
-        alike = what != "all_to_all" and min(send_counts) == max(send_counts)  # a reduction's are the same everywhere
-        return self.exchange(send, send_counts, recv_counts, out, alike)
-
-    def exchange(
-        self, send: Flat, send_counts: Counts, recv_counts: Counts, out: Flat | None, alike: bool
-    ) -> list[Flat]:
-        """All to all; ``alike``: all parts of all ranks are known to have one size, for which MPI is faster."""
+        # A reduction's parts are the same on all ranks; where they are of one size too, MPI is faster.
+        alike = what != "all_to_all" and min(send_counts) == max(send_counts)
         dtype = send.dtype
         if out is None:
             out = take(sum(recv_counts), dtype)
