@@ -14,6 +14,7 @@ from spmdx.ops.axes import one
 from spmdx.ops.scatter import accumulate, gather, put, put_with, template
 from spmdx.ops.shape import broadcast_to, common_shape, ravel, reshape
 from spmdx.ops.slice import blend, blend_with, block_sizes, resolve, slicing, unslice
+from spmdx.runtime import memory
 
 _seen = slicing.op.memo.get
 FULL = (None, None, None)
@@ -218,7 +219,7 @@ class Changes:
         given = self._values(values, (*rest[: reading.at], *shape, *rest[reading.at :]))
         where = {"dims": reading.dims, "at": reading.at}
         if how == "add":
-            changed = accumulate((template(part), given, *reading.arrays), **where)
+            changed = accumulate((template(part), given, *reading.arrays), **where, neutral=True)
             return x + changed if part is x else _change_slice(x, resolve(x.shape, reading.key), changed, "add")
         if how == "set":
             changed = put((part, given, *reading.arrays), **where)
@@ -249,7 +250,8 @@ def _change_slice(x: Array, index: tuple[Any, ...], values: Array, how: str) -> 
     kept = tuple(entry for entry in index if entry is not None)
     shape = [n for n, entry in zip(values.shape, _shown(index)) if entry is not None]
     values = values if len(shape) == values.ndim else reshape(values, tuple(shape))
-    spread = unslice(values, 0, x.shape, kept, block_sizes(x))
+    neutral = memory.identity(x.dtype, "sum").item()  # x + -0.0 is x, also where that is -0.0
+    spread = unslice(values, neutral, x.shape, kept, block_sizes(x))
     if how == "add":
         return x + spread
     kept = tuple(_ascending(entry) for entry in kept)

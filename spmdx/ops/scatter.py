@@ -109,15 +109,19 @@ def _accumulated(
 
 
 @op(_accumulated, arrays=None, linear=((1,),), bounds=True, prepare=_lengths)
-def accumulate(xp: Any, bounds: Any, *operands: Any, dims: Any, at: int, lengths: Any = None) -> Any:
-    """Zeros, with values added at integer arrays; repeated indices add up. ``operands`` are an array that only gives
-    the shape and placement of the result, the values, and the index arrays."""
+def accumulate(
+    xp: Any, bounds: Any, *operands: Any, dims: Any, at: int, lengths: Any = None, neutral: bool = False
+) -> Any:
+    """Zeros (``neutral``: -0.0, which changes nothing it is added to), with values added at integer arrays; repeated
+    indices add up. ``operands`` are an array that only gives the shape and placement of the result, the values, and the
+    index arrays."""
     _, values, *indices = operands
     narrow = values.dtype.itemsize == 2 and values.dtype.kind in "fV"
     local, inside = _located(indices, [bounds.output[d] for d in dims], lengths, dims)
     own = [bounds.shape[d] for d in dims]
     rest = [n for d, n in enumerate(bounds.shape) if d not in dims]
-    out = xp.zeros((math.prod(own), math.prod(rest)), xp.float32 if narrow else values.dtype)
+    shape, dtype = (math.prod(own), math.prod(rest)), xp.float32 if narrow else values.dtype
+    out = memory.filled(shape, dtype, "sum") if neutral else xp.zeros(shape, dtype)
     if out.size:
         ndim = values.ndim - len(rest)
         front = xp.moveaxis(values, range(at, at + ndim), range(ndim))[inside]
@@ -197,7 +201,7 @@ def _gather_back(i: int, g: Any, out: Any, x: Any, *indices: Any, dims: Any, at:
 
 
 def _accumulate_back(
-    i: int, g: Any, out: Any, x: Any, values: Any, *indices: Any, dims: Any, at: int, lengths: Any
+    i: int, g: Any, out: Any, x: Any, values: Any, *indices: Any, dims: Any, at: int, lengths: Any, neutral: bool
 ) -> Any:
     return gather((g, *indices), dims=dims, at=at) if i == 1 else None
 

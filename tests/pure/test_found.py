@@ -47,6 +47,17 @@ def test_gradients_of_combining_with_a_slice(how: str) -> None:
     assert of_x.numpy().tolist() == want[0] and of_u.numpy().tolist() == want[1]
 
 
+@pytest.mark.parametrize("dtype", ["float32", "complex64", "bfloat16"])
+@pytest.mark.parametrize("index", [np.s_[1:2], np.s_[1], np.array([1, 1]), np.s_[::2, np.array([0])]])
+def test_adding_at_an_index_leaves_the_other_elements_alone(index: Any, dtype: str) -> None:
+    value = -np.zeros((4, 3), getattr(sx, dtype))
+    want = value.copy()
+    np.add.at(want, index, want[0, 0])
+    for axes in ({"a": SHARD(0)}, {"a": SUM, "b": SHARD(1)}):
+        found = place(value, **axes).at[index].add(place(want[0, 0], b=SUM)).numpy()
+        assert found.tobytes() == want.tobytes()
+
+
 # What Python does with an array
 
 
