@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from spmdx import dtypes
 from spmdx.array import Array
 from spmdx.decide import constant, default_mesh
 from spmdx.errors import ArgumentError, DtypeError
 from spmdx.mesh import Mesh
-from spmdx.ops.place import checked_dtype
 from spmdx.placement import Placement
 from spmdx.random import threefry
 from spmdx.random.fill import SINGLE, drawn, floating, parameter, stretched, target, whole, words_of, working
@@ -32,7 +32,7 @@ def bits(
     device: str | None = None,
 ) -> Array:
     """Random bits as unsigned integers of 8, 16, 32 or 64 bits."""
-    kind = checked_dtype(dtype)
+    kind = dtypes.checked(dtype)
     if kind.kind != "u":
         raise DtypeError(f"bits gives unsigned integers, not {kind.name}.", "dtype=np.uint32")
     source, words = _source(key)
@@ -100,7 +100,7 @@ def normal(
         dtype: complex64 and complex128 give complex normals with E|x|**2 = scale**2. float16 and bfloat16 are computed
             in float32 and rounded.
     """
-    words, kind = words_of(key), checked_dtype(dtype)
+    words, kind = words_of(key), dtypes.checked(dtype)
     kernel = kernels.complex_normal if kind.kind == "c" else kernels.normal
     return stretched(
         "normal", lambda t: lambda n, i: kernel(words, n, i, t), shape, loc, scale, kind, (mesh, placement, device)
@@ -255,7 +255,7 @@ def bernoulli(
     """True with probability ``p``, a number or an array that broadcasts to the shape: where the float32 uniform of the
     same key lies below float32(p).
     """
-    kind, (source, words) = checked_dtype(dtype), _source(key)
+    kind, (source, words) = dtypes.checked(dtype), _source(key)
     chance = parameter(p, "p", "probability", SINGLE, mesh)
     spec = target(shape, kind, (chance,), (mesh, placement, device), "bernoulli")
     if isinstance(chance, Array):
@@ -275,20 +275,22 @@ def _source(key: Key) -> tuple[Any, Any]:
 
 def _bound(value: Any, name: str, kind: np.dtype[Any], less: int, mesh: Mesh | None) -> Any:
     """A bound of integers, less 0 or 1 (the greatest integer is drawn, not the one after it)."""
-    if isinstance(value, (Array, np.ndarray, list, tuple)):
-        if not isinstance(value, Array):
-            value = constant(np.asarray(value), mesh if mesh is not None else default_mesh())
+    if isinstance(value, Array):
         if value.dtype.kind not in "iu" or not np.can_cast(value.dtype, kind):
-            raise DtypeError(
-                f"{name} is of {value.dtype.name}, and {kind.name} is drawn.", f"{name}.astype({kind.name})"
-            )
-        value = value.astype(kind) if value.dtype != kind else value
-        return value - kind.type(less) if less else value
-    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)):
+            raise _misfit(name, f"{value.dtype.name} array", kind, f"{name}.astype({kind.name})")
+        value = value if value.dtype == kind else value.astype(kind)
+        return value - less if less else value
+    block = np.asarray(value)
+    if block.dtype.kind not in "iu" and not (type(value) is int and block.dtype.kind == "O"):
         raise DtypeError(f"{name} is an integer; got {type(value).__name__} {value!r}.", f"{name}=10")
     limits = np.iinfo(kind)
-    if not limits.min <= int(value) <= limits.max + less:
-        raise ArgumentError(
-            f"{name}={value} does not fit in {kind.name}, which holds {limits.min} to {limits.max}.", "a wider dtype"
-        )
-    return int(value) - less
+    if block.size and not limits.min <= int(block.min()) <= int(block.max()) <= limits.max + less:
+        raise _misfit(name, f"{name}={value}", kind, "a wider dtype")
+    if block.ndim == 0:
+        return int(block) - less
+    return constant((block - block.dtype.type(less)).astype(kind), mesh if mesh is not None else default_mesh())
+
+
+def _misfit(name: str, what: str, kind: np.dtype[Any], hint: str) -> ArgumentError:
+    limits = np.iinfo(kind)
+    return ArgumentError(f"{name}: {what} does not fit in {kind.name}, which holds {limits.min} to {limits.max}.", hint)

@@ -64,9 +64,8 @@ def check(version: int, architecture: int) -> None:
         assert b".text." + name.encode() + b"\0" in code, name
 
 
-@pytest.mark.parametrize("version", ARCHITECTURES)
-def test_compiles(version: int) -> None:
-    check(version, 80)
+def test_compiles() -> None:
+    check(13, 80)
 
 
 @pytest.mark.slow

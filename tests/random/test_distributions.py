@@ -45,7 +45,7 @@ def check(draw: Draw, dtype: Any, shape: tuple[int, ...], most: int) -> None:
 @pytest.mark.parametrize(("draw", "dtype"), EACH)
 def test_placements(draw: Draw, dtype: Any) -> None:
     for shape in SHAPES:
-        check(draw, dtype, shape, 2)
+        check(draw, dtype, shape, 1)
 
 
 @pytest.mark.slow
@@ -79,7 +79,7 @@ def cut(draw: Draw, n: int, start: int, stop: int) -> Any:
     mesh = Mesh(("a",), (3,))
     with context.use(rank=1):
         placement = {"a": Shard(0, sizes=(start, stop - start, n - stop))}
-        return draw(KEY, n, mesh=mesh, placement=placement).block
+        return draw(KEY, n, dtype=draw.dtypes[-1], mesh=mesh, placement=placement).block
 
 
 LAST = [pytest.param(d, id=str(d)) for d in DRAWS]
@@ -114,7 +114,7 @@ def test_far_end(draw: Draw) -> None:
     far = cut(draw, n, n - 301, n)
     for k in (1, 2, 5, 64, 131):
         assert cut(draw, n, n - k, n).tobytes() == far[-k:].tobytes()
-    assert far.tobytes() != draw(KEY, 301).numpy().tobytes()
+    assert far.tobytes() != draw(KEY, 301, dtype=draw.dtypes[-1]).numpy().tobytes()
 
 
 # Parameters that are arrays
@@ -124,7 +124,7 @@ ROW, COLUMN = np.linspace(0.2, 3, 12), np.linspace(0.3, 2, 7)[:, None]
 WITH_ARRAYS: dict[str, tuple[Any, ...]] = {
     "uniform": (-ROW, COLUMN),
     "normal": (ROW, COLUMN),
-    "randint": (np.arange(12), np.arange(20, 27)[:, None]),
+    "randint": (np.arange(12, dtype=np.int8), np.arange(20, 27, dtype=np.int8)[:, None]),
     "bernoulli": (ROW / 3,),
     "exponential": (ROW,),
     "laplace": (ROW, COLUMN),
@@ -212,10 +212,11 @@ def test_threefry_keys_draw_everything() -> None:
     """Our formulas on its words: the same for every placement, and other values than Philox's."""
     key = random.key(5, "threefry2x32")
     for draw in (*DRAWS, *EVENTS):
-        want = draw(key, (3, 5)).numpy()
-        got = draw(key, (3, 5), mesh=MESH, placement={"a": Shard(0), "b": Shard(1)}).numpy()
+        dtype = draw.dtypes[-1]
+        want = draw(key, (3, 5), dtype=dtype).numpy()
+        got = draw(key, (3, 5), dtype=dtype, mesh=MESH, placement={"a": Shard(0), "b": Shard(1)}).numpy()
         assert got.tobytes() == want.tobytes(), draw
-        assert want.tobytes() != draw(random.key(5), (3, 5)).numpy().tobytes(), draw
+        assert want.tobytes() != draw(random.key(5), (3, 5), dtype=dtype).numpy().tobytes(), draw
 
 
 NEGATIVE = sx.asarray(np.array([1.0, -0.5, 2.0]))
@@ -235,7 +236,7 @@ NEGATIVE = sx.asarray(np.array([1.0, -0.5, 2.0]))
         (lambda: random.normal(KEY, 3, np.ones((1, 3))), ShapeError, "does not broadcast"),
         (lambda: random.uniform(KEY, 3, np.zeros(3), np.zeros(3)), ArgumentError, "low < high in every element"),
         (lambda: random.randint(KEY, 3, np.zeros(3, int), 0), ArgumentError, "low < high in every element"),
-        (lambda: random.randint(KEY, 3, np.zeros(3), 5), DtypeError, r"low\.astype\(int64\)"),
+        (lambda: random.randint(KEY, 3, np.zeros(3), 5), DtypeError, "low is an integer"),
         (lambda: random.truncated_normal(KEY, 3, 2.0, 2.0), ArgumentError, "lower < upper"),
         (lambda: random.gamma(KEY, 3, -1.0), ArgumentError, "alpha is finite and not negative"),
         (lambda: random.beta(KEY, 3, 0.0, 1.0), ArgumentError, "a is finite and above 0"),

@@ -77,7 +77,8 @@ def test_continuous(name: str, arguments: tuple[float, ...], true: Any, dtype: A
     x = getattr(random, name)(random.key(11), N, *arguments, dtype=dtype).numpy().astype(np.float64)
     assert stats.kstest(x, true.cdf).pvalue > LEAST
     tail = true.isf(100 / N), true.ppf(100 / N)
-    for count in ((x > tail[0]).sum(), (x < tail[1]).sum()):
+    underflows = 0 < tail[1] < 1e-30  # in float32
+    for count in ((x > tail[0]).sum(), *(() if underflows else [(x < tail[1]).sum()])):
         assert stats.binomtest(int(count), N, 100 / N).pvalue > LEAST
 
 
@@ -154,11 +155,14 @@ def words(key: random.Key, n: int = 4096) -> Any:
 
 @pytest.mark.parametrize("impl", ["philox4x32", "threefry2x32"])
 def test_neighbouring_keys(impl: str) -> None:
-    """Streams of neighbouring seeds, folds, splits, and of a key and its children: half of the bits differ."""
+    """Streams of neighbouring seeds, folds, splits, and of a key and its children: half of the bits differ.
+
+    The folds are none that a split gives: with Threefry, split(key)[j] is fold_in(key, j), as in JAX.
+    """
     root = random.key(9, impl)
-    folds = [random.fold_in(root, i) for i in range(40)]
+    folds = [random.fold_in(root, i) for i in range(100, 140)]
     seeds = [random.key(s, impl) for s in (0, 1, 2, 3, 2**31, 2**32 - 1)]
-    keys = [root, *seeds, *folds, *random.split(root, 40), *random.split(folds[0], 4), random.fold_in(folds[0], 0)]
+    keys = [root, *seeds, *folds, *random.split(root, 40), *random.split(folds[0], 4), random.fold_in(folds[0], 99)]
     streams = np.stack([words(k, 512) for k in keys])
     bits = np.unpackbits(streams.view(np.uint8), axis=1).astype(np.float64) - 0.5
     total = bits.shape[1]
