@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from spmdx import dtypes
 from spmdx.array import Array
 from spmdx.errors import DtypeError
 from spmdx.mesh import Mesh
-from spmdx.ops.place import checked_dtype
 from spmdx.placement import Placement
 from spmdx.random.fill import DOUBLE, Where, drawn, parameter, target, whole, words_of
 from spmdx.random.key import Key
@@ -33,7 +33,7 @@ def rademacher(
     device: str | None = None,
 ) -> Array:
     """-1 or 1, with even chances: 1 where the element's uniform is below 1/2."""
-    kind, words = checked_dtype(dtype), words_of(key)
+    kind, words = dtypes.checked(dtype), words_of(key)
     if kind.kind not in "ifcV":
         raise DtypeError(f"rademacher gives -1 and 1, which {kind.name} does not hold.", "dtype=np.int64")
 

@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from spmdx import context, tape
+from spmdx import context, dtypes, tape
 from spmdx.array import Array
 from spmdx.decide import common_mesh, constant, default_mesh
 from spmdx.errors import ArgumentError, DtypeError, GradientError, ImpliedMoveError, ShapeError
 from spmdx.mesh import Coordinate, Mesh
 from spmdx.ops.arithmetic import add, multiply
-from spmdx.ops.place import checked_dtype, moved_arrays, spec_for, wrap
+from spmdx.ops.place import moved_arrays, spec_for, wrap
 from spmdx.placement import Placement
 from spmdx.plan import LOCAL, plan
 from spmdx.random.key import PHILOX, THREEFRY, Key, checked
@@ -48,7 +48,7 @@ def words_of(key: Key) -> Any:
 
 def floating(dtype: Any, name: str) -> np.dtype[Any]:
     """``dtype`` if it is a floating type."""
-    kind = checked_dtype(dtype)
+    kind = dtypes.checked(dtype)
     if kind not in FLOATS:
         raise DtypeError(f"{name} gives float16, bfloat16, float32 or float64, not {kind.name}.", "dtype=np.float32")
     return kind
@@ -56,7 +56,7 @@ def floating(dtype: Any, name: str) -> np.dtype[Any]:
 
 def whole(dtype: Any, name: str) -> np.dtype[Any]:
     """``dtype`` if it is an integer type."""
-    kind = checked_dtype(dtype)
+    kind = dtypes.checked(dtype)
     if kind.kind not in "iu":
         raise DtypeError(f"{name} gives integers, not {kind.name}.", "dtype=np.int64")
     return kind
