@@ -39,7 +39,7 @@ def _blocks(at: Bounds, which: int, q: Any, k: Any, mask: Any, scale: Any, offse
     columns = k.shape[-2]
     step = max(LEAST_ROWS, SCORES // max(columns, 1))
     for batch in np.ndindex(q.shape[:-3]):
-        keys = wide(np, k[batch])
+        keys = _rows(k[batch])
         for group in range(q.shape[-3]):
             for start in range(0, q.shape[-2], step):
                 rows = slice(start, start + step)
@@ -47,8 +47,14 @@ def _blocks(at: Bounds, which: int, q: Any, k: Any, mask: Any, scale: Any, offse
                 seen = columns if limit is None else min(columns, max(0, int(limit.max()) + 1))
                 if seen:
                     shown = None if mask is None else mask[batch][group, rows, :seen]
-                    powers, totals = _powers(wide(np, q[batch][group, rows]), keys[:seen], shown, scale, limit)
+                    powers, totals = _powers(_rows(q[batch][group, rows]), keys[:seen], shown, scale, limit)
                     yield _Block(batch, group, rows, seen, powers, totals)
+
+
+def _rows(x: Any) -> Any:
+    """A matrix to multiply by: in float32 at least, and laid out as BLAS wants it."""
+    x = wide(np, x)
+    return x if x.strides[-1] == x.itemsize else np.ascontiguousarray(x)
 
 
 def _powers(q: Any, k: Any, mask: Any, scale: Any, limit: Any) -> tuple[Any, Any]:
@@ -58,11 +64,11 @@ def _powers(q: Any, k: Any, mask: Any, scale: Any, limit: Any) -> tuple[Any, Any
         np.copyto(scores, -np.inf, where=~mask)
     if limit is not None:
         np.copyto(scores, -np.inf, where=np.arange(k.shape[0]) > limit[:, None])
-    top = np.maximum.reduce(scores, 1, None, None, True)
+    top = np.maximum.reduce(scores, 1, keepdims=True)
     top[np.isneginf(top)] = 0  # a row that sees nothing
     scores -= top
     np.exp(scores, out=scores)
-    totals = np.add.reduce(scores, 1, None, None, True)
+    totals = np.add.reduce(scores, 1, keepdims=True)
     totals[totals == 0] = 1
     return scores, totals
 
@@ -101,7 +107,7 @@ def _attend(xp: Any, at: Bounds, q: Any, k: Any, v: Any, mask: Any, scale: Any, 
     q, k, v, *rest = _spread((q, 3), (k, 2), (v, 2), *([] if mask is None else [(mask, 3)]))
     out = np.zeros((*q.shape[:-1], v.shape[-1]), kind)
     for b in _blocks(at, 0, q, k, rest[0] if rest else None, scale, offset):
-        found = np.matmul(b.powers, wide(np, v[b.batch][: b.seen]))
+        found = np.matmul(b.powers, _rows(v[b.batch][: b.seen]))
         found /= b.totals
         out[b.batch][b.group, b.rows] = found
     return out
@@ -114,9 +120,9 @@ def _back(
     mask = _masks(mask, q)
     g, out, q, k, v, *rest = _spread((g, 3), (out, 3), (q, 3), (k, 2), (v, 2), *([] if mask is None else [(mask, 3)]))
     for b in _blocks(at, 2, q, k, rest[0] if rest else None, scale, offset):
-        here = wide(np, g[b.batch][b.group, b.rows])
+        here = _rows(g[b.batch][b.group, b.rows])
         np.divide(b.powers, b.totals, out=b.powers)
-        slope = np.matmul(here, wide(np, v[b.batch][: b.seen]).T)
+        slope = np.matmul(here, _rows(v[b.batch][: b.seen]).T)
         slope -= np.einsum("ij,ij->i", here, wide(np, out[b.batch][b.group, b.rows]))[:, None]
         slope *= b.powers
         slope *= scale
@@ -135,7 +141,7 @@ def _attend_rows_back(
     back = np.zeros((*np.broadcast_shapes(q.shape[:-3], k.shape[:-2]), *q.shape[-3:]), q.dtype)
     keys = np.broadcast_to(k, (*back.shape[:-3], *k.shape[-2:]))
     for b, _, slope, _ in _back(at, g, out, q, k, v, mask, scale, offset):
-        back[b.batch][b.group, b.rows] = np.matmul(slope, wide(np, keys[b.batch][: b.seen]))
+        back[b.batch][b.group, b.rows] = np.matmul(slope, _rows(keys[b.batch][: b.seen]))
     return back
 
 
@@ -155,7 +161,7 @@ def _attend_columns_back(
     rows = np.broadcast_to(q, (*batch, *q.shape[-3:]))
     for b, weights, slope, here in _back(at, g, out, q, k, v, mask, scale, offset):
         mine = back[b.batch][: b.seen]
-        mine[:, :n] += np.matmul(slope.T, wide(np, rows[b.batch][b.group, b.rows]))
+        mine[:, :n] += np.matmul(slope.T, _rows(rows[b.batch][b.group, b.rows]))
         mine[:, n:] += np.matmul(weights.T, here)
     return back.astype(k.dtype, copy=False)
 

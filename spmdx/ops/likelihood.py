@@ -36,6 +36,7 @@ def _cross_entropy_back(xp: Any, at: Bounds, g: Any, x: Any, total: Any, labels:
         out -= smooth / classes
     local, inside = locate(labels, at.inputs[1][-1], classes)
     rows = xp.nonzero(inside)
-    out[(*rows, local[rows])] -= 1.0 - smooth
+    picked = (*rows, local[rows])
+    out[picked] -= 1.0 - smooth
     out *= wide(xp, g)[..., None]
     return out.astype(x.dtype, copy=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -55,7 +56,7 @@ def _tail(x: Any, table: tuple[tuple[float, ...], tuple[float, ...]]) -> Any:
     return 1.0 - np.exp(-x * x - 0.5625 + _ratio(1.0 / (x * x), table)) / x
 
 
-_PIECES = (
+_PIECES: tuple[tuple[float, float, Callable[[Any], Any]], ...] = (
     (0.0, 0.84375, lambda x: x + x * _ratio(x * x, _NEAR)),
     (0.84375, 1.25, lambda x: _AT_ONE + _ratio(x - 1.0, _MIDDLE)),
     (1.25, 1 / 0.35, lambda x: _tail(x, _FAR)),

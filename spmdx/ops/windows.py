@@ -39,7 +39,8 @@ def _windows(xp: Any, x: Any, sizes: Sizes, strides: Sizes, dilations: Sizes) ->
         return xp.empty((*x.shape[: x.ndim - last], *many, *sizes), x.dtype)
     spread = [(size - 1) * d + 1 for size, d in zip(sizes, dilations)]
     view = np.lib.stride_tricks.sliding_window_view(x, spread, tuple(range(-last, 0)))
-    return view[(..., *(slice(None, None, s) for s in strides), *(slice(None, None, d) for d in dilations))]
+    steps: Any = (..., *(slice(None, None, s) for s in (*strides, *dilations)))
+    return view[steps]
 
 
 def _back_form(g: Sizes, sizes: Sizes, strides: Sizes, dilations: Sizes, lengths: Sizes) -> Form:
@@ -54,7 +55,8 @@ def _overlap(xp: Any, g: Any, sizes: Sizes, strides: Sizes, dilations: Sizes, le
     last = len(sizes)
     out = xp.zeros((*g.shape[: g.ndim - 2 * last], *lengths), g.dtype)
     for within, places in _each(sizes, strides, dilations, g.shape[g.ndim - 2 * last : g.ndim - last]):
-        out[(..., *places)] += g[(..., *within)]
+        here, there = (..., *places), (..., *within)
+        out[here] += g[there]
     return out
 
 
