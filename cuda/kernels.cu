@@ -113,13 +113,13 @@ SPMDX_MAP(between_f64, double, between(a[i], b[i], c[i], d[i]))
 SPMDX_MAP(multiply_high_u64, uint64_t, b[i] ? multiply_high(a[i], b[i]) : a[i])
 
 // Element i of a distribution with streams: rows as above. `parent` is fold_in(key, element_streams).
-#define SPMDX_STREAM(name, value)                                                                           \
-    extern "C" __global__ void name(Key parent, uint64_t first, uint64_t count, uint64_t row, const double* a, \
-                                    const double* b, double* out) {                                         \
-        const uint64_t j = thread_number(), i = blockIdx.y * count + j;                                     \
-        if (j >= count) return;                                                                             \
-        const Key own = fold_in(parent, first + blockIdx.y * row + j);                                         \
-        out[i] = value;                                                                                     \
+#define SPMDX_STREAM(name, value)                                                             \
+    extern "C" __global__ void name(Key parent, uint64_t first, uint64_t count, uint64_t row, \
+                                    const double* a, const double* b, double* out) {          \
+        const uint64_t j = thread_number(), i = blockIdx.y * count + j;                       \
+        if (j >= count) return;                                                               \
+        const Key own = fold_in(parent, first + blockIdx.y * row + j);                        \
+        out[i] = value;                                                                       \
     }
 
 SPMDX_STREAM(gamma_f64, gamma(own, a[i], false))
