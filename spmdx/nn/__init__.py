@@ -8,7 +8,7 @@ from spmdx.nn.dropout import dropout
 from spmdx.nn.linear import embedding, linear
 from spmdx.nn.loss import cross_entropy
 from spmdx.nn.norm import layer_norm, rms_norm
-from spmdx.nn.param import Param, count, init
+from spmdx.nn.param import Param, count, init, path_key
 from spmdx.nn.precision import LossScale, all_finite, cast, loss_scale, select
 
 __all__ = [
@@ -34,6 +34,7 @@ __all__ = [
     "loss_scale",
     "max_pool",
     "patchify",
+    "path_key",
     "relu",
     "rms_norm",
     "rope",

@@ -15,6 +15,7 @@ from spmdx.array import Array
 from spmdx.autodiff import custom_vjp, vjp
 from spmdx.dtypes import float32
 from spmdx.errors import ArgumentError, ShapeError
+from spmdx.nn.dropout import dropout
 from spmdx.ops import elementwise as e
 from spmdx.ops.attend import _attend, _attend_columns_back, _attend_rows_back, _rotate
 from spmdx.ops.contract import einsum
@@ -25,7 +26,7 @@ from spmdx.ops.place import asarray
 from spmdx.ops.reduce import NARROW
 from spmdx.ops.scan import softmax
 from spmdx.ops.shape import permute_dims
-from spmdx.random import Key, bernoulli
+from spmdx.random import Key
 from spmdx.tape import recording
 
 LEAST = -1e30  # a score that is not seen, where a whole row may be
@@ -130,9 +131,7 @@ def _plain(
     weights = softmax(scores if mask is None else e.where(mask, scores, LEAST), -1)
     weights = weights if mask is None else e.where(mask, weights, 0)
     rate, key = drop
-    if rate:
-        kept = bernoulli(key, weights.shape, 1 - rate, mesh=weights.mesh, placement=weights.placement)
-        weights = e.where(kept, weights / (1 - rate), 0)
+    weights = dropout(key, weights, rate) if rate else weights
     out: Array = einsum("...kgts,...ske->...tkge", weights, v)
     return out if out.dtype == kind else out.astype(kind)
 
