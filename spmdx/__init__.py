@@ -1,5 +1,8 @@
 """spmdx: distributed arrays for NumPy programs. Write for one device, say where arrays live, run on many."""
 
+import importlib as _importlib
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+
 from ml_dtypes import bfloat16
 from numpy import (
     bool,
@@ -53,3 +56,13 @@ from spmdx.spec import Spec
 __version__ = "0.1.0"
 __array_api_version__ = "2024.12"
 e, pi, inf, nan, newaxis = 2.718281828459045, 3.141592653589793, float("inf"), float("nan"), None
+
+if _TYPE_CHECKING:
+    from spmdx import nn, optim
+else:
+
+    def __getattr__(attribute):
+        """`nn` and `optim` are imported when they are first used: programs without them start quicker."""
+        if attribute in ("nn", "optim"):
+            return _importlib.import_module(f"spmdx.{attribute}")
+        raise AttributeError(f"module 'spmdx' has no attribute {attribute!r}")
