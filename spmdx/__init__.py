@@ -1,7 +1,7 @@
 """spmdx: distributed arrays for NumPy programs. Write for one device, say where arrays live, run on many."""
 
 import importlib as _importlib
-from typing import TYPE_CHECKING as _TYPE_CHECKING
+import typing as _typing
 
 from ml_dtypes import bfloat16
 from numpy import (
@@ -57,7 +57,7 @@ __version__ = "0.1.0"
 __array_api_version__ = "2024.12"
 e, pi, inf, nan, newaxis = 2.718281828459045, 3.141592653589793, float("inf"), float("nan"), None
 
-if _TYPE_CHECKING:
+if _typing.TYPE_CHECKING:
     from spmdx import nn, optim
 else:
 
