@@ -49,12 +49,14 @@ class Filler {
 
     const D dist_;
     const Key key_;
-    int staged_ = 0;
+    int staged_ = 0, segments_ = 0;
     alignas(64) uint64_t block_[tile] = {};
     alignas(64) uint32_t words_[4 * tile];
     alignas(64) Value values_[per_block * tile];
-    Value* target_[tile];
-    uint8_t from_[tile], to_[tile];
+    struct Segment {
+        Value* target;
+        int from, count;  // elements of values_
+    } segment_[tile];
 
     void draw(const uint64_t* numbers, uint64_t blocks) {
         if (key_.threefry)
@@ -67,20 +69,20 @@ class Filler {
         SPMDX_FOR (uint64_t i = 0; i < steps; ++i) dist_.step(words_ + D::words * i, out + D::values * i);
     }
 
-    // Elements [from, to) of one block, for `target`: they wait until a tile is full.
-    void stage(uint64_t block, int from, int to, Value* target) {
-        block_[staged_] = block;
-        from_[staged_] = uint8_t(from);
-        to_[staged_] = uint8_t(to);
-        target_[staged_] = target;
-        if (++staged_ == tile) flush();
+    // `count` elements from element `from` of a block on, for `target`: they wait until a tile is full.
+    void stage(uint64_t block, int from, int count, Value* target) {
+        const int blocks = (from + count + per_block - 1) / per_block;
+        if (staged_ + blocks > tile) flush();
+        for (int j = 0; j < blocks; ++j) block_[staged_ + j] = block + uint64_t(j);
+        segment_[segments_++] = {target, staged_ * per_block + from, count};
+        staged_ += blocks;
     }
 
-    void whole_tile(uint64_t block, Value* out) {
+    void whole(uint64_t block, uint64_t blocks, Value* out) {
         uint64_t numbers[tile];
-        for (int j = 0; j < tile; ++j) numbers[j] = block + uint64_t(j);
-        draw(numbers, tile);
-        transform(tile, out);
+        for (uint64_t j = 0; j < blocks; ++j) numbers[j] = block + j;
+        draw(numbers, blocks);
+        transform(blocks, out);
     }
 
  public:
@@ -88,30 +90,32 @@ class Filler {
 
     void flush() {
         const uint64_t blocks = (uint64_t(staged_) + cut - 1) / cut * cut;
-        for (uint64_t j = uint64_t(staged_); j < blocks; ++j) block_[j] = 0;
+        for (uint64_t j = uint64_t(staged_); j < blocks && j < tile; ++j) block_[j] = 0;
         draw(block_, blocks);
         transform(blocks, values_);
-        for (int j = 0; j < staged_; ++j)
-            for (int e = from_[j]; e < to_[j]; ++e) target_[j][e - from_[j]] = values_[per_block * j + e];
-        staged_ = 0;
+        for (int j = 0; j < segments_; ++j) {
+            const Segment& each = segment_[j];
+            for (int e = 0; e < each.count; ++e) each.target[e] = values_[each.from + e];
+        }
+        staged_ = segments_ = 0;
     }
 
     void run(uint64_t first, uint64_t count, Value* out) {
         uint64_t block = first / per_block;
-        if (const int from = int(first % per_block)) {
-            const int room = per_block - from, taken = count < uint64_t(room) ? int(count) : room;
-            stage(block++, from, from + taken, out);
-            out += taken;
-            count -= uint64_t(taken);
+        const int from = int(first % per_block);
+        if (count <= cut * per_block) return stage(block, from, int(count), out);
+        if (from) {
+            const int room = per_block - from;
+            stage(block++, from, room, out);
+            out += room;
+            count -= uint64_t(room);
         }
-        for (; count >= tile * per_block; count -= tile * per_block) {
-            whole_tile(block, out);
-            block += tile;
-            out += tile * per_block;
-        }
-        for (; count >= per_block; count -= per_block) {
-            stage(block++, 0, per_block, out);
-            out += per_block;
+        while (const uint64_t blocks = count / per_block / cut * cut) {
+            const uint64_t now = blocks < tile ? blocks : tile;
+            whole(block, now, out);
+            block += now;
+            out += now * per_block;
+            count -= now * per_block;
         }
         if (count) stage(block, 0, int(count), out);
     }

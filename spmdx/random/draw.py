@@ -58,6 +58,9 @@ def uniform(
         low, high: numbers, or arrays that broadcast to the shape.
     """
     kind, (source, words) = floating(dtype, "uniform"), _source(key)
+    if type(low) is type(high) is float and low == 0 and high == 1:
+        plain = target(shape, kind, (), (mesh, placement, device), "uniform")
+        return drawn(plain, lambda n, i: source.uniform(words, n, i, kind))
     bottom, top = parameter(low, "low", "finite", kind, mesh), parameter(high, "high", "finite", kind, mesh)
     spec = target(shape, kind, (bottom, top), (mesh, placement, device), "uniform")
     if isinstance(bottom, Array) or isinstance(top, Array):

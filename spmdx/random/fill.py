@@ -96,7 +96,7 @@ def _number(value: Any, name: str, condition: str, dtype: np.dtype[Any]) -> floa
         number = float(value)
     except (TypeError, ValueError):
         raise DtypeError(f"{name} is a number; got {type(value).__name__} {value!r}.", f"{name}={example}") from None
-    if dtype is not DOUBLE:
+    if dtype.itemsize < 8:
         with np.errstate(over="ignore"):
             number = float(dtype.type(number))
     if not test(number):
@@ -190,6 +190,8 @@ def drawn(spec: Spec, fill: Callable[..., Any], parameters: Sequence[tuple[Param
         def block(c: Coordinate) -> Any:
             return fill(spec.shape, [spec.pieces(d, c) for d in range(spec.ndim)])
 
+        if spec.mesh.size == 1 and spec.mesh.device == "cpu":  # the short way
+            return Array(block(spec.mesh.here()) if spec.mesh.contains_me() else None, spec)
         return wrap(spec, block)
     for value, name, _ in parameters:
         if type(value) is tape.Watched and context.get().depth:
@@ -217,15 +219,14 @@ def stretched(
 ) -> Array:
     """``loc + scale * x`` of standard values x, differentiable in both; ``fill(dtype)`` fills blocks of x."""
     kind = dtype if dtype.kind == "c" else floating(dtype, name)
+    if type(loc) is type(scale) is float and loc == 0 and scale == 1:
+        return drawn(target(shape, kind, (), where, name), fill(kind))
     inner = kind if kind.kind == "c" else working(kind)
     real = inner if kind.kind != "c" else np.dtype(f"f{kind.itemsize // 2}")
     shift, factor = (
         parameter(loc, "loc", "finite", real, where[0]),
         parameter(scale, "scale", condition, real, where[0]),
     )
-    plain = type(shift) is float and shift == 0 and type(factor) is float and factor == 1
-    if plain:
-        return drawn(target(shape, kind, (), where, name), fill(kind))
     spec = target(shape, inner, (shift, factor), where, name)
     base = spec.replace(partial=())
     x = multiply(drawn(base, fill(inner)), aligned(factor, base, "scale", condition))

@@ -8,7 +8,9 @@ instruction set and the number of threads.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import ml_dtypes
@@ -28,6 +30,7 @@ from spmdx._kernels import (
     set_threads,
     threads,
 )
+from spmdx.runtime import pool
 
 __all__ = [
     "FLOATS",
@@ -75,7 +78,10 @@ REDUCED: frozenset[np.dtype[Any]] = frozenset(map(np.dtype, (np.int32, np.int64,
 
 
 def _empty(intervals: Intervals, dtype: np.dtype[Any]) -> Block:
-    return np.empty([sum(stop - start for start, stop in pieces) for pieces in intervals], dtype)
+    shape = [sum([stop - start for start, stop in pieces]) for pieces in intervals]
+    count = math.prod(shape)
+    # Fresh pages would cost as much as the values that go into them.
+    return pool.take(count, dtype).reshape(shape) if count > 2**16 else np.empty(shape, dtype)
 
 
 def bits(words: Words, shape: Sequence[int], intervals: Intervals, dtype: np.dtype[Any]) -> Block:
@@ -90,11 +96,16 @@ def uniform(
 ) -> Block:
     """Uniform floats in [low, high), low < high, both finite in ``dtype``, and high - low too."""
     out = _empty(intervals, dtype)
+    _kernels.fill(out, "uniform", FLOATS[dtype], words, shape, intervals, _scale(dtype, low, high))
+    return out
+
+
+@lru_cache(maxsize=256)
+def _scale(dtype: np.dtype[Any], low: float, high: float) -> tuple[float, float, float]:
+    """What a uniform is stretched by: low, high - low, and the greatest value below high."""
     bottom, top = dtype.type(low), dtype.type(high)
     wide = np.float64 if dtype.itemsize == 8 else np.float32
-    scale = (float(bottom), float(wide(top) - wide(bottom)), float(np.nextafter(top, bottom)))
-    _kernels.fill(out, "uniform", FLOATS[dtype], words, shape, intervals, scale)
-    return out
+    return float(bottom), float(wide(top) - wide(bottom)), float(np.nextafter(top, bottom))
 
 
 def normal(words: Words, shape: Sequence[int], intervals: Intervals, dtype: np.dtype[Any]) -> Block:

@@ -56,7 +56,7 @@ TABLE: dict[str, Place] = {
     # is shared.py, MPI with shared memory on a node: mpi.py with a faster path.
     "runtime/__init__.py": Place(2, ("runtime/*",), below=(0,)),
     "runtime/memory.py": Place(2, below=(0,)),
-    "runtime/kernels.py": Place(2, ("runtime/memory.py",), below=(0,)),
+    "runtime/kernels.py": Place(2, ("runtime/memory.py", "runtime/pool.py"), below=(0,)),
     "runtime/pool.py": Place(2, below=(0,)),
     "runtime/reduction.py": Place(2, ("runtime/memory.py", "runtime/kernels.py", "runtime/pool.py"), below=(0,)),
     "runtime/message.py": Place(2, ("runtime/pool.py",), below=(0,)),
