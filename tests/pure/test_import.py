@@ -20,6 +20,7 @@ print(json.dumps(sorted(added - sys.stdlib_module_names)))
 DEPENDENCIES = {"numpy", "optree", "ml_dtypes", "opt_einsum"}
 BROUGHT_BY_THEM = {"typing_extensions"}  # optree's own
 LIMIT_S = 0.25
+DEPENDENCIES_S = 0.15  # of it, what NumPy, optree and ml_dtypes take on the processor that the limit is for
 
 
 def python(code: str) -> str:
@@ -50,5 +51,7 @@ def test_import_is_quick() -> None:
     def best(code: str) -> float:
         return min(float(python(f"import time; {code}; print(time.process_time())")) for _ in range(7))
 
-    took = best("import spmdx") - best("pass")
-    assert took < LIMIT_S, f"import spmdx takes {took:.3f} s beside the interpreter's own start"
+    start = best("pass")
+    took, dependencies = best("import spmdx") - start, best("import numpy, optree, ml_dtypes") - start
+    limit = LIMIT_S * max(1.0, dependencies / DEPENDENCIES_S)  # a slower processor is seen by what is not ours
+    assert took < limit, f"import spmdx takes {took:.3f} s beside the interpreter's own start, limit {limit:.3f}"
