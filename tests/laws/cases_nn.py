@@ -48,7 +48,7 @@ def silu_slope(x: object) -> object:
 
 
 for shape in ((5, 7), (0, 3), ()):
-    x, g = 2 * values(*shape), values(*shape, seed=1)
+    x, g = np.asarray(2 * values(*shape)), values(*shape, seed=1)
     for name, f in (("gelu_tanh", tanh_gelu), ("gelu_erf", erf_gelu), ("silu", silu)):
         CASES.append(Case(name, getattr(neural, f"_{name}"), f, (x,), CLOSE, (0,)))
     for name, f in (("gelu_tanh_back", tanh_slope), ("gelu_erf_back", erf_slope), ("silu_back", silu_slope)):
@@ -166,7 +166,7 @@ def columns_back(g: object, q: object, k: object, v: object, mask: object, offse
 q, k, v, g = values(2, 4, 2), values(5, 2, seed=1), values(5, 3, seed=2), values(2, 4, 3, seed=3)
 seen = values(1, 4, 5, kind="bool")
 seen[0, 1] = False
-for mask, offset in ((seen, 1),):
+for mask, offset in ((True, 1), (seen, None), (seen, 1)):
     more = () if mask is True else (mask,)
     out = attention(q, k, v, mask, offset)
     CASES += [

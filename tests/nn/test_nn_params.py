@@ -164,3 +164,35 @@ def test_all_finite_takes_one_collective() -> None:
     finite = nn.all_finite(spoiled)
     assert not bool(finite)
     assert nn.select(finite, grads[0], grads[0] * 2).numpy()[0] == 2 * grads[0].numpy()[0]
+
+
+def test_training_on_ranks() -> None:
+    """Close to 1e-10: the same on four thread ranks as in the simulator."""
+
+    def on_ranks() -> list[float]:
+        return trained(FULL, {"a": S(0)}, sx.make_mesh({"a": 2, "b": 2}), 3)[0]
+
+    want = trained(None, {}, ALONE, 3)[0]
+    for losses in sx.testing.spmd(4)(on_ranks)():
+        close(losses, want, 1e-10)
+
+
+def test_attention_and_convolution_on_ranks() -> None:
+    """Close to 1e-12, gradients too: what asks for its bounds, on two thread ranks."""
+    q, k, v, w = draw(2, 5, 2, 4), draw(2, 5, 2, 4, seed=1), draw(2, 5, 2, 4, seed=2), draw(3, 2, 2, 2)
+
+    def value(mesh: Any, **where: Any) -> tuple[float, list[Any]]:
+        def loss(q: Any, k: Any, v: Any, w: Any) -> Any:
+            y = nn.attention(nn.rope(q), nn.rope(k), v, causal=True)
+            return (nn.conv2d(y.transpose(0, 2, 1, 3), w) ** 2).sum()
+
+        args = [put(x, mesh, **where) for x in (q, k, v)] + [put(w, mesh)]
+        y, grads = sx.value_and_grad(loss, argnums=(0, 1, 2, 3))(*args)
+        return float(y), [g.numpy() for g in grads]
+
+    want, grads = value(ALONE)
+    for where in ({"a": S(0)}, {"a": S(1)}, {"a": S(2)}):
+        for found, g in sx.testing.spmd(2)(lambda where=where: value(sx.make_mesh({"a": 2}), **where))():
+            assert abs(found - want) < 1e-10
+            for x, y in zip(g, grads):
+                close(x, y)
