@@ -6,6 +6,8 @@ Where a gradient is itself recorded (for a gradient of it), the same is written 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 import numpy as np
@@ -24,6 +26,7 @@ from spmdx.tape import recording
 
 ROOT_2 = math.sqrt(2.0)
 TANH_SCALE, TANH_CUBIC = math.sqrt(2.0 / math.pi), 0.044715
+PIECE = 1 << 14  # elements of a piece: a few of them fit in the cache of a core
 DENSITY = 1.0 / math.sqrt(2.0 * math.pi)
 
 
@@ -52,6 +55,27 @@ def _like(xp: Any, out: Any, *operands: Any) -> Any:
     return xp.asarray(out).astype(dtypes.promoted(*(xp.asarray(x).dtype for x in operands)), copy=False)
 
 
+def in_pieces(body: Callable[..., Any]) -> Callable[..., Any]:
+    """An elementwise body of many steps, run on pieces of its operands that stay in the cache from step to step."""
+
+    @wraps(body)
+    def run(xp: Any, *blocks: Any) -> Any:
+        arrays = [b for b in blocks if xp.ndim(b)]
+        n = arrays[0].size if arrays else 0
+        if n <= 2 * PIECE or any(a.shape != arrays[0].shape for a in arrays):
+            return body(xp, *blocks)
+        flat = [xp.ascontiguousarray(b).reshape(-1) if xp.ndim(b) else b for b in blocks]
+        out: Any = None
+        for start in range(0, n, PIECE):
+            part = slice(start, start + PIECE)
+            done = body(xp, *(b[part] if xp.ndim(b) else b for b in flat))
+            out = xp.empty(n, done.dtype) if out is None else out
+            out[part] = done
+        return out.reshape(arrays[0].shape)
+
+    return run
+
+
 # GELU (Hendrycks and Gimpel, 2016), in the form with erf and in the one with tanh
 
 
@@ -65,6 +89,7 @@ def _inner(xp: Any, x: Any) -> Any:
 
 
 @pointwise(FLOATS, ufunc=None)
+@in_pieces
 def _gelu_tanh(xp: Any, x: Any) -> Any:
     """x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x**3)))"""
     y = wide(xp, x)
@@ -76,6 +101,7 @@ def _gelu_tanh(xp: Any, x: Any) -> Any:
 
 
 @pointwise(FLOATS, ufunc=None, linear=((0,),))
+@in_pieces
 def _gelu_tanh_back(xp: Any, g: Any, x: Any) -> Any:
     """g times the slope of _gelu_tanh."""
     y = wide(xp, x)
@@ -92,6 +118,7 @@ def _gelu_tanh_back(xp: Any, g: Any, x: Any) -> Any:
 
 
 @pointwise(FLOATS, ufunc=None)
+@in_pieces
 def _gelu_erf(xp: Any, x: Any) -> Any:
     """x / 2 (1 + erf(x / sqrt(2)))"""
     y = wide(xp, x)
@@ -99,6 +126,7 @@ def _gelu_erf(xp: Any, x: Any) -> Any:
 
 
 @pointwise(FLOATS, ufunc=None, linear=((0,),))
+@in_pieces
 def _gelu_erf_back(xp: Any, g: Any, x: Any) -> Any:
     """g times the slope of _gelu_erf."""
     y = wide(xp, x)
@@ -133,6 +161,7 @@ def _sigmoid(xp: Any, x: Any) -> Any:
 
 
 @pointwise(FLOATS, ufunc=None)
+@in_pieces
 def _silu(xp: Any, x: Any) -> Any:
     """x sigmoid(x)"""
     y = wide(xp, x)
@@ -140,6 +169,7 @@ def _silu(xp: Any, x: Any) -> Any:
 
 
 @pointwise(FLOATS, ufunc=None, linear=((0,),))
+@in_pieces
 def _silu_back(xp: Any, g: Any, x: Any) -> Any:
     """g times the slope of _silu."""
     y = wide(xp, x)
@@ -152,6 +182,7 @@ def _silu_back(xp: Any, g: Any, x: Any) -> Any:
 
 
 @pointwise(FLOATS, ufunc=None, linear=((1,),))
+@in_pieces
 def _swiglu(xp: Any, gate: Any, x: Any) -> Any:
     """silu(gate) x"""
     y = wide(xp, gate)

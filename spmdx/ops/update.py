@@ -8,11 +8,12 @@ import numpy as np
 
 from spmdx.op import op
 from spmdx.ops.axes import names
-from spmdx.ops.neural import wide
+from spmdx.ops.neural import in_pieces, wide
 from spmdx.ops.pointwise import FLOATS, pointwise
 
 
 @pointwise(FLOATS, ufunc=None)
+@in_pieces
 def _mix(xp: Any, x: Any, a: Any, y: Any, b: Any) -> Any:
     """a x + b y"""
     out = xp.asarray(x * a)
@@ -21,6 +22,7 @@ def _mix(xp: Any, x: Any, a: Any, y: Any, b: Any) -> Any:
 
 
 @pointwise(FLOATS, ufunc=None)
+@in_pieces
 def _mix_square(xp: Any, x: Any, a: Any, y: Any, b: Any) -> Any:
     """a x + b y**2"""
     out = xp.asarray(y * y)
@@ -30,6 +32,7 @@ def _mix_square(xp: Any, x: Any, a: Any, y: Any, b: Any) -> Any:
 
 
 @pointwise(FLOATS, ufunc=None)
+@in_pieces
 def _adam_step(xp: Any, m: Any, v: Any, p: Any, rate: Any, root: Any, eps: Any, decay: Any) -> Any:
     """-rate m / (sqrt(v) / root + eps) - decay p"""
     below = xp.asarray(xp.sqrt(v))

@@ -170,3 +170,22 @@ def test_linear_of_any_dimensions() -> None:
     w, b = draw(6, 5), draw(5)
     close(nn.linear(put(X), put(w), put(b)), X @ w + b)
     close(nn.linear(put(X[0, 0]), put(w)), X[0, 0] @ w)
+
+
+def test_bodies_run_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exact: what is computed piece by piece is what is computed at once; transposed and broadcast operands too."""
+    from spmdx.ops import neural, update
+
+    x, y = draw(10, 13), draw(13, 10).T
+    calls = (
+        lambda: nn.gelu(put(x)),
+        lambda: nn.swiglu(put(x), put(y)),
+        lambda: gradients(nn.silu, put(x))[0],
+        lambda: sx.grad(lambda x: nn.gelu(x, approximate=False).sum())(put(y)),
+        lambda: update._adam_step(put(x), put(y * y), put(x), 0.1, 0.5, 1e-3, put(np.array(0.2))),
+        lambda: update._mix(put(x), 0.9, put(y).astype(sx.bfloat16), 0.1),
+    )
+    at_once = [call().numpy() for call in calls]
+    monkeypatch.setattr(neural, "PIECE", 16)
+    for call, want in zip(calls, at_once):
+        close(call(), want, 0.0)
