@@ -84,8 +84,8 @@ def decide(operation: Operation, operands: tuple[Any, ...], static: Mapping[str,
     form: str | Form = rule if isinstance(rule, str) else rule(*shapes, **static)
     bound = bind(form, shapes, operation.name)
     own = operation.traits._replace(stay=stay)
-    kinds = (*(x.dtype if isinstance(x, Array) else type(x) for x in operands), *static.items())
-    known = None if mesh.device == "sim" else operation.known_dtype(kinds)
+    kinds = (*(x.dtype if isinstance(x, Array) else type(x) for x in operands), repr(static))
+    known = None if mesh.device == "sim" else operation.dtypes.get(kinds)
     for traits in (own, own._replace(finish=True)):
         decision = propagate(bound, specs, traits, mesh)
         output = make(mesh, bound.shape, np.dtype("u1"), decision.layouts, decision.partial, decision.op)
@@ -94,8 +94,7 @@ def decide(operation: Operation, operands: tuple[Any, ...], static: Mapping[str,
         partial = [w for w, x in zip(decision.wanted, operands) if w.partial and not _weak(x, dtype)]
         if all(_commutes(w, dtype, traits) for w in partial):
             break
-    if known is None:
-        operation.learn_dtype(kinds, dtype)
+    operation.dtypes[kinds] = dtype
     spec = output.replace(dtype=dtype)
     plans = decision.plans if any(decision.plans) else None
     return Entry(run, spec, static, plans, decision)

@@ -152,12 +152,6 @@ class Mesh:
     def __reduce__(self) -> tuple[Any, ...]:
         return Mesh, (self.axis_names, self.sizes, self.ranks, self.device)
 
-    def __copy__(self) -> Mesh:
-        return self
-
-    def __deepcopy__(self, memo: Any) -> Mesh:
-        return self
-
 
 def _validate(names: tuple[str, ...], sizes: tuple[int, ...], ranks: tuple[int, ...], device: str) -> None:
     for name in names:

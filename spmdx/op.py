@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from functools import cache, partial
 from typing import Any
 
@@ -51,7 +50,7 @@ class Operation:
         self.memo: dict[Any, Any] = {}  # calls that move nothing: (function of blocks, spec, static)
         self.entries: dict[Any, Entry] = {}
         self.planned: dict[Any, Entry] = {}  # entries as a running plan wants them
-        self._dtypes: dict[Any, Any] = {}  # what operands' dtypes and static arguments give, whatever the shapes
+        self.dtypes: dict[Any, Any] = {}  # what operands' dtypes and static arguments give, whatever the shapes
 
     @property
     def differentiable(self) -> bool:
@@ -75,20 +74,6 @@ class Operation:
             return self.gradient_of_each(i, g, out, *inputs, **static)
         return self.gradients[i](g, out, *inputs, **static) if self.gradients else None
 
-    def known_dtype(self, kinds: tuple[Any, ...]) -> Any:
-        """The output's dtype where a call on operands of these kinds was made before, with any shapes; else None."""
-        try:
-            return self._dtypes.get(kinds)
-        except TypeError:  # a static argument that does not hash
-            return None
-
-    def learn_dtype(self, kinds: tuple[Any, ...], dtype: Any) -> None:
-        """Remember the output's dtype for operands of these kinds."""
-        if len(self._dtypes) >= MEMO_SIZE:
-            self._dtypes.clear()
-        with suppress(TypeError):  # as above
-            self._dtypes[kinds] = dtype
-
     def entry(
         self, specs: tuple[Any, ...], operands: tuple[Any, ...], static: tuple[Any, ...], names: tuple[str, ...]
     ) -> Entry:
@@ -105,6 +90,7 @@ class Operation:
             if len(entries) >= MEMO_SIZE:  # bounded: an entry is cheap to make again
                 entries.clear()
                 self.memo.clear()
+                self.dtypes.clear()
             entries[key] = found
         return found
 

@@ -194,12 +194,6 @@ class Spec:
     def __reduce__(self) -> tuple[Any, ...]:
         return Spec, (self.mesh, self.shape, self.dtype, self.layouts, self.partial, self.op)
 
-    def __copy__(self) -> Spec:
-        return self
-
-    def __deepcopy__(self, memo: Any) -> Spec:
-        return self
-
 
 def make(
     mesh: Mesh,
