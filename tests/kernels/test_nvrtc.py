@@ -40,7 +40,8 @@ def compiled(library: ctypes.CDLL, architecture: int) -> bytes:
     failed = library.nvrtcCompileProgram(program, len(options), (ctypes.c_char_p * len(options))(*options))
     log = got(library, "ProgramLog", program)
     assert not failed, log.decode()
-    assert b"warning" not in log, log.decode()
+    old = b"are deprecated and may be removed"  # NVRTC says so of sm_70
+    assert not [line for line in log.splitlines() if b"warning" in line and old not in line], log.decode()
     code = got(library, "CUBIN", program)
     library.nvrtcDestroyProgram(ctypes.byref(program))
     return code
