@@ -40,7 +40,7 @@ def test_console_blocks(name: str, command: str, want: str, line: int, tmp_path:
     pages.write_files((pages.DOCS / name).read_text(), tmp_path)
     got = pages.shell(command, tmp_path)
     if want.endswith("\n...\n"):
-        got += "\n"  # the last line of ... may stand for nothing
+        got += ".\n"  # something for the last line of ... to stand for, where nothing more was printed
     assert doctest.OutputChecker().check_output(want, got, pages.SHOWS), f"{name}, line {line}: {got}"
 
 
