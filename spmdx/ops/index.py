@@ -11,9 +11,11 @@ from spmdx.errors import BoundsError, DtypeError
 from spmdx.op import constant
 from spmdx.ops import mask as masks
 from spmdx.ops.axes import one
+from spmdx.ops.place import moved_arrays
 from spmdx.ops.scatter import accumulate, gather, put, put_with, template
 from spmdx.ops.shape import broadcast_to, common_shape, ravel, reshape
 from spmdx.ops.slice import blend, blend_with, block_sizes, resolve, slicing, unslice
+from spmdx.plan import plan
 from spmdx.runtime import memory
 
 _seen = slicing.op.memo.get
@@ -204,8 +206,7 @@ class Changes:
         return self._change(values, "max")
 
     def _change(self, values: Any, how: str) -> Array:
-        changed: Array = self._changed(values, how)
-        return changed
+        return _kept_at(self._changed(values, how), self.x)
 
     def _changed(self, values: Any, how: str) -> Any:
         x, key = self.x, basic(self.index)
@@ -220,7 +221,9 @@ class Changes:
         where = {"dims": reading.dims, "at": reading.at}
         if how == "add":
             changed = accumulate((template(part), given, *reading.arrays), **where, neutral=True)
-            return x + changed if part is x else _change_slice(x, resolve(x.shape, reading.key), changed, "add")
+            if part is x:
+                return x + _kept_at(changed, x)
+            return _change_slice(x, resolve(x.shape, reading.key), changed, "add")
         if how == "set":
             changed = put((part, given, *reading.arrays), **where)
         else:
@@ -246,12 +249,21 @@ def _constant(value: Any, x: Array) -> Array:
     return constant(np.asarray(value, x.dtype) if weak else np.asarray(value), x.mesh)
 
 
+def _kept_at(changed: Array, x: Array) -> Array:
+    """Brought to where x lies: what is written into an array does not move it, however often. (A value that is not
+    finished has no such place, but for sums.)"""
+    if x.spec.partial and x.spec.op != "sum":
+        return changed
+    target = x.spec.replace(dtype=changed.dtype)
+    return moved_arrays([changed], [target], [plan(changed.spec, target)], "at")[0]
+
+
 def _change_slice(x: Array, index: tuple[Any, ...], values: Array, how: str) -> Any:
     kept = tuple(entry for entry in index if entry is not None)
     shape = [n for n, entry in zip(values.shape, _shown(index)) if entry is not None]
     values = values if len(shape) == values.ndim else reshape(values, tuple(shape))
     neutral = memory.identity(x.dtype, "sum").item()  # x + -0.0 is x, also where that is -0.0
-    spread = unslice(values, neutral, x.shape, kept, block_sizes(x))
+    spread = _kept_at(unslice(values, neutral, x.shape, kept, block_sizes(x)), x)
     if how == "add":
         return x + spread
     kept = tuple(_ascending(entry) for entry in kept)
