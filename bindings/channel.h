@@ -3,7 +3,7 @@
 // enough. The first piece travels with a header, from which all learn what every member brings.
 #pragma once
 
-#include <limits>
+#include <chrono>
 #include <string>
 
 #include "bindings/barrier.h"
@@ -39,8 +39,10 @@ class Channel {
         int64_t control, row, piece;
         std::array<int64_t, 2> stages;
     };
-    static constexpr int64_t disagree = -1;   // and -2 - i: member i sends something else than is expected
-    static constexpr int64_t tile = 1 << 14;  // stays in the first-level cache
+    // What carry returns where it cannot.
+    static constexpr int64_t disagree = -1;  // and -2 - i: member i sends something else than is expected
+    static constexpr int64_t ended = -(int64_t{1} << 32);  // less i: member i has come to its program's end
+    static constexpr int64_t tile = 1 << 14;               // stays in the first-level cache
     static constexpr int64_t once = 1 << 17;  // bytes of all members that every one reads in an all_reduce
 
     Channel(std::vector<char*> heaps, int rank, Layout layout, int spins)
@@ -53,6 +55,7 @@ class Channel {
         char* const tables = slots_.base + 64 * size_;
         for (int half : {0, 1})
             tables_[size_t(half)] = reinterpret_cast<int64_t*>(tables) + half * size_ * layout.row;
+        own_slots.add(slots_.of(rank));
     }
 
     void barrier() {
@@ -129,7 +132,7 @@ class Channel {
     }
     void wait() {
         const double start = measures_ ? seconds() : 0;
-        slots_.wait(epoch_, spins_, std::numeric_limits<double>::infinity());
+        slots_.wait(epoch_, spins_);
         if (measures_) waited_ += seconds() - start;
     }
 
@@ -191,7 +194,6 @@ class Channel {
     }
 
     // Write what others will read.
-    // back.
     void put(const Part& stream, int64_t at, int64_t bytes, char* to) const {
         if (const char* const flat = stream.stretch(sources_)) return hand_out(to, flat + at, bytes);
         alignas(64) std::array<char, tile> some;

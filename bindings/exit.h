@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <cstdlib>
 
+#include "bindings/barrier.h"
+
 namespace spmdx {
 
 struct Ending {
@@ -22,6 +24,7 @@ inline void end_run(int status, void*) {
     ending.finalized(&done);
     if (done) return;
     if (!status) {
+        own_slots.say_ended();
         ending.finalize();
         return;
     }

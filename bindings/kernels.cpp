@@ -261,11 +261,18 @@ PYBIND11_MODULE(_kernels, m) {
           "key.");
     m.def("reduce_ordered", &reduce_ordered, py::arg("out"), py::arg("inputs"), py::arg("op"),
           "out = inputs[0] op inputs[1] op ..., element by element in that order.");
-    m.def(
-        "arrive_and_wait", &arrive_and_wait, py::arg("slots"), py::arg("rank"), py::arg("size"),
-        py::arg("epoch"), py::arg("timeout") = 1e30, py::arg("spins") = 2000,
-        "Announce `epoch` in this rank's slot and wait until every rank has; False after `timeout` seconds.");
     bind_messages(m);
+    m.def(
+        "own_slot",
+        [](const py::array_t<uint64_t>& slot) {
+            if (!slot.writeable() || slot.size() < 1) throw std::invalid_argument("a number to write into");
+            slot.inc_ref();  // for ever: it is written to at the very end
+            own_slots.add(const_cast<uint64_t*>(slot.data()));
+        },
+        py::arg("slot").noconvert(), "Set the highest bit of the first number when this process ends.");
+    m.def(
+        "say_ended", [] { own_slots.say_ended(); },
+        "Tell those who wait for this process, now or later, that it has come to its end.");
     m.def("end_together", &end_together, py::arg("abort"), py::arg("finalize"), py::arg("finalized"),
           py::arg("comm"),
           "End MPI at exit(): MPI_Finalize after status 0, else MPI_Abort. Takes the functions' addresses.");

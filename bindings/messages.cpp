@@ -116,6 +116,7 @@ std::unique_ptr<Shared> make_channel(const std::vector<py::array>& heaps, int ra
             throw std::invalid_argument("a heap is too small, or not on whole cache lines");
         places.push_back(static_cast<char*>(const_cast<void*>(heap.data())));
     }
+    heaps[0].inc_ref();  // for ever: the end of the process writes there
     return std::unique_ptr<Shared>(
         new Shared{heaps, Channel(std::move(places), rank, {control, row, piece, stages}, spins)});
 }
@@ -137,19 +138,28 @@ void bind_messages(py::module_& m) {
                 const auto sources = memory(blocks, parcel.sources, parcel.item, false);
                 const auto targets = memory(outs, parcel.targets, parcel.item, true);
                 py::gil_scoped_release release;
-                return self.channel.carry(parcel, sources.data(), targets.data(), limit, past_caches);
+                try {
+                    return self.channel.carry(parcel, sources.data(), targets.data(), limit, past_caches);
+                } catch (const Ended& ended) {
+                    return Channel::ended - ended.member;
+                }
             },
             py::arg("parcel"), py::arg("blocks"), py::arg("outs"), py::arg("limit"), py::arg("past_caches"),
             "0: done. More: nothing done on any rank, for the longest message has so many bytes. -1: the "
             "ranks mean different collectives. -2 - i: member i sends another number of bytes than is "
-            "expected.")
+            "expected. -2**32 - i: member i will never come, for its program has ended.")
         .def(
             "barrier",
             [](Shared& self) {
                 py::gil_scoped_release release;
-                self.channel.barrier();
+                try {
+                    self.channel.barrier();
+                } catch (const Ended& ended) {
+                    return Channel::ended - ended.member;
+                }
+                return int64_t{0};
             },
-            "Return when every member has come here.")
+            "Return when every member has come here: 0, or -2**32 - i as carry does.")
         .def(
             "sent",
             [](const Shared& self, int from, int to) {

@@ -80,6 +80,51 @@ def test_one_rank_raises_system_exit() -> None:
     check_fails(PROGRAM.format(before="", does="raise SystemExit(3)"), None)
 
 
+LAST_LINES = """
+{before}
+import numpy as np
+import spmdx as sx
+mesh = sx.make_mesh({{"x": 4}})
+x = sx.arange(8.0, mesh=mesh, placement=sx.P("x"))
+{first}
+if mesh.rank == {rank}:
+    {does}
+"""
+WAITING = {
+    "value": ("float(x.sum())", ""),
+    "first message": ("", ""),
+    "checked": ("float(x.sum())", "1"),
+    "after others have left": ("float(x.sum())", ""),
+}
+
+
+@pytest.mark.parametrize("before", ["", IMPORTED], ids=["", "MPI imported first"])
+@pytest.mark.parametrize("way", WAITING)
+def test_one_rank_goes_on_alone(way: str, before: str) -> None:
+    """A rank that waits for those that have come to the end of the program says so, and the run ends."""
+    first, checks = WAITING[way]
+    wait = "import time; time.sleep(1); " if "left" in way else ""
+    program = LAST_LINES.format(before=before, first=first, rank=2, does=wait + "print(float(x.sum()))")
+    start = time.monotonic()
+    done = mpiexec(4, "-c", program, timeout=30, SPMDX_CHECK=checks)
+    assert time.monotonic() - start < 5 + 3
+    assert done.returncode != 0
+    assert "which has come to the end of its program" in done.stderr
+    assert "total = float(x.sum())" in done.stderr
+    assert "rank 2 of 4 failed" in done.stderr
+
+
+@pytest.mark.parametrize("before", ["", IMPORTED], ids=["", "MPI imported first"])
+def test_one_rank_leaves_with_a_status(before: str) -> None:
+    """SystemExit raised by hand, its status known to the C library alone or not at all."""
+    first = "float(x.sum())\nif mesh.rank == 0: raise SystemExit(3)"
+    program = LAST_LINES.format(before=before, first=first, rank=2, does="float(x.sum())")
+    start = time.monotonic()
+    done = mpiexec(4, "-c", program, timeout=30)
+    assert time.monotonic() - start < 5 + 3
+    assert done.returncode != 0
+
+
 def check_fails(program: str, message: str | None) -> None:
     start = time.monotonic()
     done = mpiexec(3, "-c", program, timeout=30)

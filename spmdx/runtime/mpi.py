@@ -2,54 +2,27 @@
 
 from __future__ import annotations
 
-import atexit
-import ctypes
 import os
-import sys
 from typing import Any, TypeVar
 
-import mpi4py
 import numpy as np
 
 from spmdx.mesh import Mesh
 from spmdx.runtime.comm import Comm, Counts, Group, World, cut
+from spmdx.runtime.ending import MPI as MPI
+from spmdx.runtime.ending import meet, watch
 from spmdx.runtime.pool import Flat, take
 
 try:
-    from spmdx.runtime.kernels import end_together, set_threads
+    from spmdx.runtime.kernels import set_threads
 except ImportError:  # the compiled module is missing
-    end_together = set_threads = None
-
-LOADED_BEFORE = "mpi4py.MPI" in sys.modules
-if not LOADED_BEFORE:
-    mpi4py.rc.finalize = False  # MPI's end is ours, for it depends on the exit status
-
-from mpi4py import MPI as MPI  # noqa: E402 - after the line above
+    set_threads = None
 
 LARGE_COUNTS: bool = MPI.Get_version() >= (4, 0)  # before MPI 4 a count is a C int
 LARGEST = 2**31 - 1
 PIECE = 2**30  # bytes of one message where counts are C ints
 
 GroupT = TypeVar("GroupT", bound=Group)
-
-
-def _take_the_end() -> bool:
-    """Finalize MPI when this process ends, or abort every rank where its status is not 0: True if both are done."""
-    if LOADED_BEFORE:
-        return False  # mpi4py finalizes
-    try:
-        symbols = ctypes.CDLL(MPI.__file__)
-        names = ("MPI_Abort", "MPI_Finalize", "MPI_Finalized")
-        addresses = [ctypes.cast(getattr(symbols, name), ctypes.c_void_p).value or 0 for name in names]
-        if end_together is not None and end_together(*addresses, MPI._handleof(MPI.COMM_WORLD)):
-            return True
-    except (AttributeError, OSError):
-        pass  # an MPI whose functions are not to be found by name
-    atexit.register(MPI.Finalize)
-    return False
-
-
-KNOWS_STATUS = _take_the_end()
 
 
 def library() -> str:
@@ -149,6 +122,7 @@ class PlainComm(MPIComm[MPIGroup]):
 
 def _sub(parent: MPI.Intracomm, ranks: list[int]) -> MPI.Intracomm:
     """A new communicator, made by its members alone."""
+    meet(parent, ranks, "the first message between these ranks")
     group = parent.group.Incl(ranks)
     try:
         made = parent.Create_group(group)
@@ -166,6 +140,7 @@ class MPIWorld(World[Any]):
     def __init__(self, comm: MPI.Intracomm) -> None:
         super().__init__(comm.rank, comm.size)
         self.mpi = comm
+        watch()
 
     def _make(self, mesh: Mesh) -> Comm[Any]:
         return PlainComm(mesh, self.rank, self.mpi)

@@ -16,6 +16,7 @@ import numpy as np
 from spmdx.errors import RanksDisagree
 from spmdx.mesh import Mesh
 from spmdx.runtime.comm import Comm, Counts, Group, cut
+from spmdx.runtime.ending import never_comes
 from spmdx.runtime.heap import Heap, Region
 from spmdx.runtime.message import Block, Message, flat_message
 from spmdx.runtime.mpi import MPI, MPIComm, MPIGroup, MPIWorld
@@ -31,6 +32,7 @@ SMALL = 2**19  # bytes of a message: up to here MPI cannot be faster, and is not
 PAST_CACHES = 2**24  # bytes that arrive at all members: from here on they are written past the caches
 MARGIN = 0.7  # of the time by shared memory: MPI has to be faster than that, for one message may meet any delay
 ANY = 2**62  # bytes
+ENDED = -(2**32)  # and less by i: what the channel returns where member i has ended
 
 
 class SharedGroup(Group):
@@ -106,7 +108,13 @@ class SharedGroup(Group):
         )
         return message.parcel
 
+    def _never_comes(self, what: str, found: int) -> RanksDisagree:
+        member = ENDED - found
+        return never_comes(self.plain.comm.group.Translate_ranks([member], MPI.COMM_WORLD.group)[0], what)
+
     def _disagree(self, message: Message, found: int) -> None:
+        if found <= ENDED:
+            raise self._never_comes(message.what, found)
         if found == -1:
             each = "".join(f"\n  member {i}: {m}" for i, m in enumerate(self.plain.comm.allgather(str(message))))
             raise RanksDisagree(f"the ranks came to different collectives:{each}", "the same calls on every rank")
@@ -156,7 +164,8 @@ class SharedGroup(Group):
         return result
 
     def broadcast(self, buf: Flat, root: int) -> None:
-        """By MPI."""
+        """By MPI, after all have come."""
+        self.barrier()
         self.plain.broadcast(buf, root)
 
     def send(self, buf: Flat, to: int) -> None:
@@ -169,7 +178,9 @@ class SharedGroup(Group):
 
     def barrier(self) -> None:
         """Through the slots that every collective uses."""
-        self.channel.barrier()
+        found = self.channel.barrier()
+        if found:
+            raise self._never_comes("a barrier", found)
 
 
 class SharedComm(MPIComm[Group]):

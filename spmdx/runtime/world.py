@@ -53,7 +53,7 @@ def make() -> World[Any]:
     if forced == "self" or not (several or loaded or forced == "mpi"):
         return SelfWorld()
     try:
-        from spmdx.runtime import failing, mpi, shared
+        from spmdx.runtime import ending, failing, mpi, shared
     except (ImportError, RuntimeError) as error:  # mpi4py: ImportError without it, RuntimeError without an MPI
         raise WorldError(_without_mpi(said, error), 'pip install "spmdx[mpi]"') from error
     size = mpi.MPI.COMM_WORLD.size
@@ -62,7 +62,7 @@ def make() -> World[Any]:
     if size == 1:
         return SelfWorld()
     world = shared.SharedWorld(mpi.MPI.COMM_WORLD)
-    failing.together(world.rank, world.size, world.abort, watch_exit=not mpi.KNOWS_STATUS)
+    failing.together(world.rank, world.size, world.abort, watch_exit=not ending.KNOWS_STATUS)
     mpi.limit_threads(mpi.MPI.COMM_WORLD)
     return world
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from typing import Any
 
 import numpy as np
@@ -79,16 +78,30 @@ def test_reduce_refuses() -> None:
             kernels.reduce_ordered(inputs, op, np.empty(4))
 
 
+def channel(heaps: list[np.ndarray], rank: int) -> Any:
+    """A channel of len(heaps) members with as little as it takes: slots, two header tables, two stages."""
+    size, row, piece = len(heaps), 8, 64
+    stages = 64 * size + 16 * row * size
+    return kernels.Channel(heaps, rank, 0, row, piece, (stages, stages + (size + 1) * piece), 10)
+
+
+def heap() -> np.ndarray:
+    memory = np.zeros(2**13 + 64, np.uint8)
+    start = -memory.ctypes.data % 64
+    return memory[start : start + 2**13]
+
+
 def test_barrier() -> None:
-    """No rank passes epoch e before all have written theirs: what they wrote is then seen by all."""
+    """No rank passes a barrier before all have come to it: what they wrote is then seen by all."""
     size, epochs = 3, 200
-    slots, written = np.zeros(8 * size, np.uint64), np.zeros((2, size), np.int64)
+    heaps, written = [heap() for _ in range(size)], np.zeros((2, size), np.int64)
     seen: list[bool] = []
 
     def work(rank: int) -> None:
+        mine = channel(heaps, rank)
         for epoch in range(1, epochs + 1):
             written[epoch % 2, rank] = epoch
-            assert kernels.arrive_and_wait(slots, rank, size, epoch, timeout=60, spins=10)
+            assert mine.barrier() == 0
             seen.append(bool((written[epoch % 2] >= epoch).all()))
 
     threads = [threading.Thread(target=work, args=(rank,)) for rank in range(size)]
@@ -100,21 +113,17 @@ def test_barrier() -> None:
     assert all(seen)
 
 
-def test_barrier_times_out_and_goes_on() -> None:
-    slots = np.zeros(16, np.uint64)
-    start = time.perf_counter()
-    assert not kernels.arrive_and_wait(slots, 0, 2, 1, timeout=0.05)
-    assert 0.04 < time.perf_counter() - start < 5
-    slots[8] = 1
-    assert kernels.arrive_and_wait(slots, 0, 2, 1, timeout=0.05)
+def test_barrier_tells_of_a_member_that_has_ended() -> None:
+    """Whoever came before its end is met; whoever it will never come to is told its number."""
+    heaps = [heap(), heap()]
+    mine, slots = channel(heaps, 0), heaps[0][:128].view(np.uint64)
+    slots[8] = 2**63 + 1  # member 1 came once
+    assert mine.barrier() == 0
+    assert mine.barrier() == -(2**32) - 1
 
 
-def test_barrier_refuses() -> None:
-    with pytest.raises(ValueError, match="64 bytes per rank"):
-        kernels.arrive_and_wait(np.zeros(8, np.uint64), 0, 2, 1)
+def test_channel_refuses() -> None:
+    with pytest.raises(ValueError, match="too small"):
+        channel([np.zeros(64, np.uint8)] * 2, 0)
     with pytest.raises(ValueError, match="rank < size"):
-        kernels.arrive_and_wait(np.zeros(16, np.uint64), 2, 2, 1)
-    frozen = np.zeros(16, np.uint64)
-    frozen.flags.writeable = False
-    with pytest.raises((BufferError, ValueError)):
-        kernels.arrive_and_wait(frozen, 0, 2, 1)
+        channel([heap(), heap()], 2)
