@@ -29,7 +29,7 @@ from spmdx import debug, random, testing
 from spmdx.array import Array
 from spmdx.autodiff import custom_vjp, grad, jvp, remat, stop_gradient, value_and_grad, vjp
 from spmdx.debug import explicit
-from spmdx.dtypes import can_cast, finfo, iinfo, isdtype, result_type
+from spmdx.dtypes import result_type
 from spmdx.errors import SpmdxError
 from spmdx.mesh import Mesh
 from spmdx.meshes import make_mesh, use_mesh
@@ -42,6 +42,7 @@ from spmdx.ops.extremes import *
 from spmdx.ops.index import *
 from spmdx.ops.info import __array_namespace_info__
 from spmdx.ops.join import *
+from spmdx.ops.kinds import *
 from spmdx.ops.mask import *
 from spmdx.ops.moments import *
 from spmdx.ops.place import asarray, from_block, redistribute

@@ -1,10 +1,10 @@
-"""Data types: NumPy's, and bfloat16 among them. What kind a type is, and which type mixed operands promote to."""
+"""Data types: NumPy's, and bfloat16 among them, and which type mixed operands promote to."""
 
 from __future__ import annotations
 
 import builtins
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -23,15 +23,6 @@ complex64, complex128 = map(np.dtype, ("complex64", "complex128"))
 REAL = "iufV"  # NumPy's letters of kinds; bfloat16's own is V, of records
 NUMERIC = REAL + "c"
 ALL = "b" + NUMERIC
-_FAMILIES = {
-    "bool": "b",
-    "signed integer": "i",
-    "unsigned integer": "u",
-    "integral": "iu",
-    "real floating": "fV",
-    "complex floating": "c",
-    "numeric": NUMERIC,
-}
 _WEAK = {builtins.bool: True, int: 1, float: 1.0, complex: 1j}  # a Python scalar adapts to the arrays that it meets
 
 
@@ -85,87 +76,23 @@ def promoted(*dtypes: Any) -> DType:
     return complex64 if found == bfloat16 else np.result_type(found, 1j)
 
 
-def can_cast(from_: Any, to: Any, /) -> builtins.bool:
-    """True if promotion may turn the first dtype (or an array's) into the second."""
-    source, target = of(from_), np.dtype(to)
-    if bfloat16 in (source, target):
-        return builtins.bool(promoted(source, target) == target)
-    return np.can_cast(source, target)
-
-
 def widens(source: DType, target: DType) -> builtins.bool:
     """True if a cast keeps every value of a floating type: sums commute with such a cast, up to rounding."""
     return source.kind in "fcV" and target.kind in "fcV" and promoted(source, target) == target
 
 
-def isdtype(dtype: Any, kind: Any) -> builtins.bool:
-    """True if a dtype is of a kind: a dtype, one of the standard's words ("bool", "signed integer",
-    "unsigned integer", "integral", "real floating", "complex floating", "numeric"), or a tuple of these."""
-    found = np.dtype(dtype)
-    if isinstance(kind, tuple):
-        return any(isdtype(found, k) for k in kind)
-    if isinstance(kind, str):
-        if kind not in _FAMILIES:
-            raise ArgumentError(f"{kind!r} is not a kind of dtypes.", f"one of {', '.join(map(repr, _FAMILIES))}")
-        return found.kind in _FAMILIES[kind]
-    return builtins.bool(found == np.dtype(kind))
-
-
-class FloatInfo(NamedTuple):
-    """Limits of a floating type; of a complex type those of its parts."""
-
-    bits: int
-    eps: float
-    max: float
-    min: float
-    smallest_normal: float
-    dtype: DType
-
-
-class IntInfo(NamedTuple):
-    """Limits of an integer type."""
-
-    bits: int
-    max: int
-    min: int
-    dtype: DType
-
-
-def finfo(type: Any, /) -> FloatInfo:
-    """Limits of a floating type, or of an array's."""
-    dtype = of(type)
-    if dtype.kind not in "fcV":
-        raise DtypeError(f"finfo is of floating types; got {dtype}.", f"iinfo({dtype})")
-    found: Any = ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]
-    limits = (float(found.eps), float(found.max), float(found.min), float(found.smallest_normal))
-    return FloatInfo(found.bits, *limits, np.dtype(found.dtype))
-
-
-def iinfo(type: Any, /) -> IntInfo:
-    """Limits of an integer type, or of an array's."""
-    dtype = of(type)
-    if dtype.kind not in "iu":
-        raise DtypeError(f"iinfo is of integer types; got {dtype}.", f"finfo({dtype})")
-    found = np.iinfo(dtype)
-    return IntInfo(found.bits, int(found.max), int(found.min), dtype)
-
-
 __all__ = [
     "bfloat16",
     "bool",
-    "can_cast",
     "complex64",
     "complex128",
-    "finfo",
     "float16",
     "float32",
     "float64",
-    "iinfo",
     "int8",
     "int16",
     "int32",
     "int64",
-    "isdtype",
     "result_type",
     "uint8",
     "uint16",

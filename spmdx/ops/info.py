@@ -7,6 +7,7 @@ from typing import Any
 from spmdx import dtypes
 from spmdx.errors import MeshError
 from spmdx.op import default_mesh
+from spmdx.ops.kinds import isdtype
 
 # Those that the standard has; float16 and bfloat16 go beyond it.
 _INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
@@ -38,7 +39,7 @@ class Info:
         """The standard's dtypes by name; only those of a kind, where one is asked for (a word or a tuple of words)."""
         self._check(device)
         found = {name: dtypes.checked(name) for name in _DTYPES}
-        return {name: d for name, d in found.items() if kind is None or dtypes.isdtype(d, kind)}
+        return {name: d for name, d in found.items() if kind is None or isdtype(d, kind)}
 
     def _check(self, device: str | None) -> None:
         if device not in (None, "cpu", "sim", default_mesh().device):
