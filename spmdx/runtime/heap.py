@@ -6,6 +6,8 @@ the processes end.
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import math
 import os
 from dataclasses import dataclass
@@ -23,6 +25,7 @@ PIECE = 2**18  # bytes that travel at once to one member: written and read again
 IN_FLIGHT = 2**24  # as long as the pieces of all members together are no more than this. Each piece costs a barrier.
 LINE = 64  # a cache line: what different ranks write must not share one
 PAGE = 4096
+POPULATE = 23  # Linux's MADV_POPULATE_WRITE
 
 
 @dataclass(frozen=True)
@@ -62,8 +65,6 @@ def _up(n: int, unit: int) -> int:
 class Heap:
     """The heaps of a mesh's ranks on this node, each a flat array of bytes that every one of them can touch."""
 
-    _promised = 0  # bytes of /dev/shm that this node's ranks have been given, used or not yet
-
     def __init__(self, comm: MPI.Intracomm, sizes: tuple[int, ...]) -> None:
         node: Any = comm.Split_type(MPI.COMM_TYPE_SHARED)
         self.views: dict[int, Flat] = {}
@@ -74,7 +75,6 @@ class Heap:
         each = node.bcast(self._affordable(node.size) if node.rank == 0 else 0)
         if node.size == 1 or each < LEAST:
             return
-        Heap._promised += each * node.size
         self.window: Any = MPI.Win.Allocate_shared(each, 1, comm=node)
         self.window.Lock_all(MPI.MODE_NOCHECK)
         places = node.group.Translate_ranks(list(range(node.size)), comm.group)
@@ -82,16 +82,28 @@ class Heap:
             memory, _ = self.window.Shared_query(rank)
             shared: Any = memory
             self.views[place] = np.frombuffer(shared, np.uint8)
-        self.regions = divide(each, sizes)
-        mine = self.views[comm.rank]
-        mine[: min((r.stages[0] for r in self.regions.values()), default=0)] = 0
+        regions, mine = divide(each, sizes), self.views[comm.rank]
+        control = min((r.stages[0] for r in regions.values()), default=0)
+        stages = [(r.stages[0], 2 * r.stages[1] - r.stages[0]) for r in regions.values()]
+        if all(node.allgather(all(_hold(mine[a:b]) for a, b in [(0, control), *stages]))):
+            mine[:control] = 0
+            self.regions = regions
         node.Barrier()
 
-    @classmethod
-    def _affordable(cls, ranks: int) -> int:
+    @staticmethod
+    def _affordable(ranks: int) -> int:
         try:
             disk = os.statvfs("/dev/shm")
-            free = disk.f_bavail * disk.f_frsize - cls._promised
+            free = disk.f_bavail * disk.f_frsize
         except OSError:  # no such place: the system's shared memory has no bound of its own
             free = SHARE * LARGEST
         return max(0, min(LARGEST, free // SHARE // ranks)) // PAGE * PAGE
+
+
+def _hold(memory: Flat) -> bool:
+    """Have the system give these pages now: False if it has no more. Later it would end the process (SIGBUS)."""
+    ask = ctypes.CDLL(None, use_errno=True).madvise
+    ask.argtypes = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
+    start = memory.ctypes.data // PAGE * PAGE
+    refused = ask(start, memory.ctypes.data + memory.nbytes - start, POPULATE)
+    return not refused or ctypes.get_errno() == errno.EINVAL  # an older Linux cannot be asked

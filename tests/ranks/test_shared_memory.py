@@ -1,0 +1,131 @@
+"""The memory that the ranks of a node share: too little of it, and the choice between it and MPI. Both are the same on
+every rank, whatever one rank alone sees. All values exact."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import count
+from typing import Any
+
+import numpy as np
+import pytest
+
+import spmdx as sx
+from spmdx.runtime.world import launched
+
+SAID = launched()
+if SAID is None or SAID.size == 1:
+    pytest.skip("only processes share memory so: tests/test_mpi.py starts some", allow_module_level=True)
+from spmdx.runtime import heap, shared, world  # noqa: E402 - they need MPI
+from spmdx.runtime.mpi import MPI  # noqa: E402
+
+RANK, SIZE = SAID.rank, SAID.size
+
+WHERE: dict[str, Callable[[int], bool]] = {
+    "everywhere": lambda rank: True,
+    "on the first": lambda rank: rank == 0,
+    "on the last": lambda rank: rank == SIZE - 1,
+}
+LONG = 20_001  # elements of float64
+names = (f"m{i}" for i in count())
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a few kilobytes be a long message, of which the faster way is to be found."""
+    monkeypatch.setattr(shared, "SMALL", 2**12)
+
+
+def group_of(mesh: sx.Mesh) -> Any:
+    return world.current().comm(mesh).group(mesh.axis_names)
+
+
+def used() -> sx.Mesh:
+    """A new mesh, whose memory is divided now, after values of every kind were right on it."""
+    name = next(names)
+    mesh = sx.make_mesh({name: -1})
+    for n in (0, 5, LONG):
+        v = np.arange(float(n)) - 3
+        x = sx.asarray(v, mesh=mesh, placement={name: sx.Shard(0)})
+        both = sx.asarray(np.stack([v, -v]), mesh=mesh, placement={name: sx.Shard(1)})
+        assert np.array_equal(x.numpy(), v)
+        assert np.array_equal(both.redistribute({name: sx.Shard(0)}).numpy(), np.stack([v, -v]))
+        for target in ({}, {name: sx.Shard(0)}):
+            total = sx.from_block(v * (RANK + 1), {name: sx.Partial("sum")}, mesh=mesh).redistribute(target)
+            assert np.array_equal(total.numpy(), v * (SIZE * (SIZE + 1) // 2))
+    return mesh
+
+
+def kinds(mesh: sx.Mesh) -> set[str]:
+    """What the ranks have in place of a group of the whole mesh."""
+    return set(MPI.COMM_WORLD.allgather(type(group_of(mesh)).__name__))
+
+
+def test_memory_is_shared_where_there_is_enough() -> None:
+    assert kinds(used()) == {"SharedGroup"}
+
+
+@pytest.mark.parametrize("where", WHERE)
+def test_too_little_is_too_little_for_all(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first rank of the node says what there is."""
+    if WHERE[where](RANK):
+        monkeypatch.setattr(heap.Heap, "_affordable", staticmethod(lambda ranks: heap.LEAST - 1))
+    assert kinds(used()) == ({"SharedGroup"} if where == "on the last" else {"MPIGroup"})
+
+
+@pytest.mark.parametrize("free", [heap.LEAST, 3 * heap.LEAST])
+def test_little_memory_will_do(free: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In pieces of a page or two, or without if not even one for every rank goes in."""
+    monkeypatch.setattr(heap.Heap, "_affordable", staticmethod(lambda ranks: free))
+    room = heap.divide(free, (SIZE,))
+    assert kinds(used()) == ({"SharedGroup"} if room else {"MPIGroup"})
+    assert room or free == heap.LEAST
+
+
+@pytest.mark.parametrize("where", ["on the first", "on the last"])
+def test_memory_that_the_system_refuses_is_used_by_none(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another program may have taken what was free a moment ago."""
+    if WHERE[where](RANK):
+        monkeypatch.setattr(heap, "_hold", lambda memory: False)
+    assert kinds(used()) == {"MPIGroup"}
+
+
+@pytest.mark.ranks(4, 8)
+def test_a_mesh_with_room_for_some_of_its_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where not all groups of a mesh find room, those of all ranks do, or of none."""
+    monkeypatch.setattr(heap.Heap, "_affordable", staticmethod(lambda ranks: 2**17))
+    mesh = sx.make_mesh({"some": 2, "more": SIZE // 2})
+    v = np.arange(3.0 * LONG).reshape(3, LONG)
+    x = sx.asarray(v, mesh=mesh, placement={"some": sx.Shard(0), "more": sx.Shard(1)})
+    assert np.array_equal(x.redistribute({"some": sx.Shard(1)}).numpy(), v)
+    comm = world.current().comm(mesh)
+    for axes in (("some",), ("more",), ("some", "more")):
+        assert len(set(MPI.COMM_WORLD.allgather(type(comm.group(axes)).__name__))) == 1
+
+
+# The choice, by measurement
+
+CLOCKS: dict[str, Callable[[], Iterator[float]]] = {
+    "runs wild": lambda: iter(np.random.default_rng(RANK).normal(size=100_000)),
+    "sees MPI fast": lambda: iter(np.cumsum(np.tile([1.0, 1e-9, 1.0, 1.0], 10_000))),
+    "knows nothing": lambda: (float("nan") for _ in count()),
+}
+
+
+@pytest.mark.parametrize("clock", CLOCKS)
+@pytest.mark.parametrize("where", ["on the first", "on the last"])
+def test_all_ranks_choose_alike(clock: str, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    ticks = CLOCKS[clock]()
+    if WHERE[where](RANK):
+        monkeypatch.setattr(shared, "perf_counter", lambda: next(ticks))
+    group = group_of(used())
+    assert len({verb for verb, _ in group._shared}) == 4  # every verb was asked of
+    choices = MPI.COMM_WORLD.allgather(sorted(group._shared.items()))
+    assert all(other == choices[0] for other in choices)
+
+
+@pytest.mark.parametrize("way", [True, False], ids=["shared", "MPI"])
+def test_either_way_is_right(way: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared.SharedGroup, "_measured", lambda *args: way)
+    group = group_of(used())
+    assert set(group._shared.values()) == {way}
