@@ -53,6 +53,7 @@ from spmdx.placement import P, Partial, Replicate, Shard
 from spmdx.plans import Plan, name
 from spmdx.rule import Form
 from spmdx.spec import Spec
+from spmdx.transforms import *
 
 __version__ = "0.1.0"
 __array_api_version__ = "2024.12"

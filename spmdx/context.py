@@ -28,7 +28,7 @@ class State:
     check_keys: bool = False  # inside `with check_keys()`: a draw uses its key up
     used_keys: set[Any] = field(default_factory=set)  # the keys that are used up, where anything checks
     plan: Any = None  # the running plan: where named values, their gradients and the parameters' go
-    dry: bool = False  # moves are counted also on ranks that have no blocks
+    dry: Any = None  # a run without blocks: spmdx.transforms.shapes.Dry
     depth: int = 0  # gradients being taken around this code: operations are recorded while it is above 0
 
 

@@ -90,7 +90,9 @@ def decide(operation: Operation, operands: tuple[Any, ...], static: Mapping[str,
         decision = propagate(bound, specs, traits, mesh)
         output = make(mesh, bound.shape, np.dtype("u1"), decision.layouts, decision.partial, decision.op)
         run = _runner(operation, mesh, decision, output, operands, static)
-        dtype = known or _dtype(operation, run, mesh, decision, output, operands)
+        dry = context.get().dry
+        dtype = known or (dry.dtype(operation, bound, operands, static) if dry else None)
+        dtype = dtype or _dtype(operation, run, mesh, decision, output, operands)
         partial = [w for w, x in zip(decision.wanted, operands) if w.partial and not _weak(x, dtype)]
         if all(_commutes(w, dtype, traits) for w in partial):
             break
@@ -158,10 +160,7 @@ def _runner(
             inputs = tuple(tuple(w.pieces(d, coordinate) for d in range(w.ndim)) for w in decision.wanted)
             outs = tuple(output.pieces(d, coordinate) for d in range(output.ndim))
             asked = (Bounds(inputs, outs, coordinate),)
-        quick = None
-        if operation.fast is not None:
-            quick = operation.fast(np, *asked, *dtypes, **static)
-        return quick or partial(operation.body, np, *asked, **static)
+        return body_of(operation, asked, dtypes, static)
 
     if mesh.device == "sim":
         return _for_all(mesh, at)
@@ -169,6 +168,12 @@ def _runner(
         return _for_whoever(mesh, at)
     run = at((0,) * len(mesh.sizes))
     return _zero_d(run) if output.ndim == 0 else run
+
+
+def body_of(operation: Operation, asked: Any, dtypes: list[Any], static: Mapping[str, Any]) -> Callable[..., Any]:
+    """An operation as a function of blocks alone, quick if there is a quick form. ``asked``: () or one Bounds."""
+    quick = None if operation.fast is None else operation.fast(np, *asked, *dtypes, **static)
+    return quick or partial(operation.body, np, *asked, **static)
 
 
 def _zero_d(run: Callable[..., Any]) -> Callable[..., Any]:

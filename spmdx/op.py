@@ -250,7 +250,8 @@ def call(operation: Operation, operands: tuple[Any, ...], static: tuple[Any, ...
     key: list[Any] = []
     blocks: list[Any] = []
     watched = outside = False
-    for x in operands:
+    dry = context.get().dry
+    for x in operands if dry is None else map(dry.outside, operands):
         kind = type(x)
         if kind is Array or kind is Watched:
             key.append(x.spec)
@@ -274,7 +275,7 @@ def call(operation: Operation, operands: tuple[Any, ...], static: tuple[Any, ...
             result = check.together(entry.spec.mesh, operation.name, partial(entry.run, *blocks))
         else:
             result = entry.run(*blocks)
-    elif entry.plans is not None and context.get().dry:
+    elif entry.plans is not None and dry is not None:
         count(entry.plans, operation.name)
     if watched and context.get().depth:
         return Watched(result, entry.spec, operation, operands, entry.static)

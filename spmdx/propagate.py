@@ -133,10 +133,10 @@ def _decide(
         layout = dict(zip(factors, laid))
         wanted = []
         for i, (dims, spec) in enumerate(zip(bound.inputs, specs)):
-            layouts = tuple(_dim_layout(dim, layout, bound, mesh) for dim in dims)
+            layouts = tuple(dim_layout(dim, layout, bound, mesh) for dim in dims)
             partial = tuple(a for a, group in through.items() if i in group)
             wanted.append(make(mesh, spec.shape, spec.dtype, layouts, partial, next(iter(ops), None)))
-        out = tuple(_out_layout(dim, layout, bound, mesh) for dim in bound.output)
+        out = tuple(out_layout(dim, layout, bound, mesh) for dim in bound.output)
         axes = tuple(a for a in mesh.axis_names if a in through or a in reduced)
         plans = tuple(plan(s, w) for s, w in zip(specs, wanted))
         widest = max((s.dtype for s in specs if s.ndim or len(specs) == 1), key=lambda d: d.itemsize, default=_DOUBLE)
@@ -180,7 +180,7 @@ def _can_be_said(factor: str, own: Layout, bound: Bound, mesh: Mesh) -> bool:
         return True
     for dim in (*bound.output, *(dim for dims in bound.inputs for dim in dims)):
         if dim.factors[:1] == (factor,):
-            made = _dim_layout(dim, {factor: own}, bound, mesh)
+            made = dim_layout(dim, {factor: own}, bound, mesh)
             length = math.prod(bound.sizes[f] for f in dim.factors) // made.interleave
             if made.sizes not in (None, default_sizes(length, tuple(mesh.shape[a] for a in made.axes))):
                 return False
@@ -205,7 +205,7 @@ def _factor_layout(dim: Dim, layout: Layout, bound: Bound, mesh: Mesh) -> Layout
     return Layout(layout.axes, None if own == default_sizes(outer, ways) else own)
 
 
-def _dim_layout(dim: Dim, layout: dict[str, Layout], bound: Bound, mesh: Mesh) -> Layout:
+def dim_layout(dim: Dim, layout: dict[str, Layout], bound: Bound, mesh: Mesh) -> Layout:
     """How a dimension is divided when its leading factor is."""
     own = layout.get(dim.factors[0], WHOLE) if dim.factors else WHOLE
     inner = math.prod(bound.sizes[f] for f in dim.factors[1:])
@@ -216,11 +216,11 @@ def _dim_layout(dim: Dim, layout: dict[str, Layout], bound: Bound, mesh: Mesh) -
     return Layout(own.axes, tuple(n * inner for n in sizes), own.interleave)
 
 
-def _out_layout(dim: Dim, layout: dict[str, Layout], bound: Bound, mesh: Mesh) -> Layout:
+def out_layout(dim: Dim, layout: dict[str, Layout], bound: Bound, mesh: Mesh) -> Layout:
     factor = dim.factors[0] if dim.factors else ""
     own = layout.get(factor, WHOLE)
     if factor not in bound.resize or not own.axes:
-        return _dim_layout(dim, layout, bound, mesh)
+        return dim_layout(dim, layout, bound, mesh)
     ways = tuple(mesh.shape[a] for a in own.axes)
     sizes = own.sizes if own.sizes is not None else default_sizes(bound.sizes[factor], ways)
     return Layout(own.axes, bound.resize[factor][1](sizes))

@@ -13,6 +13,7 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
+from spmdx import context
 from spmdx.errors import PlacementError, ShapeError
 from spmdx.mesh import Coordinate, Mesh
 from spmdx.placement import AxisPlacement, P, Partial, Placement, Replicate, Shard
@@ -254,7 +255,8 @@ def place(mesh: Mesh, shape: tuple[int, ...], dtype: Any, placement: Placement |
         _check(mesh, dim, shape[dim], layout)
     if op is not None and dtype.kind == "c" and op in ("min", "max"):
         raise PlacementError(f"complex values have no {op}.", 'Partial("sum")')
-    return make(mesh, shape, dtype, tuple(layouts), tuple(partial), op)
+    dry = context.get().dry
+    return make(dry.mesh(mesh) if dry else mesh, shape, dtype, tuple(layouts), tuple(partial), op)
 
 
 def _by_axis(mesh: Mesh, placement: Placement, ndim: int) -> list[tuple[str, AxisPlacement]]:

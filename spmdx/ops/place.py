@@ -149,8 +149,10 @@ def _one(x: Array, target: Spec, steps: tuple[Step, ...]) -> Array:
     """One array brought to its target spec, recorded where a gradient watches."""
     if not steps:
         return x
-    block = None if x._block is None else move((steps,), (x._block,))[0]
-    if x._block is None and context.get().dry:
+    block, dry = None, context.get().dry
+    if x._block is not None and not dry:
+        [block] = move((steps,), (x._block,))
+    if dry:
         count((steps,), "redistribute")
     if type(x) is Watched and context.get().depth:
         return Watched(block, target, registry["alias"], (x,), {})
@@ -175,9 +177,10 @@ def moved_arrays(
                     f"{cause} would move an operand, which `with explicit()` forbids.\n  x: {a.spec!r}",
                     f"x.redistribute({t.placement!r}) before it",
                 )
-    inside = [i for i, a in enumerate(arrays) if a._block is not None]
+    dry = context.get().dry
+    inside = [i for i, a in enumerate(arrays) if a._block is not None and not dry]
     blocks: list[Any] = [None] * len(arrays)
-    if not inside and context.get().dry:
+    if dry:
         count(plans, cause)
     for i, block in zip(inside, move([plans[i] for i in inside], [arrays[i]._block for i in inside], cause)):
         blocks[i] = block
@@ -214,6 +217,11 @@ def to_numpy(x: Array) -> Any:
     """
     whole = x.spec.replace(layouts=(WHOLE,) * x.ndim, partial=())
     steps = plan(x.spec, whole)
+    if x._block is None and context.get().dry:
+        raise ArgumentError(
+            f"a dry run (eval_shape, estimate) knows shapes and no values; the value of {x.spec!r} is asked for.",
+            "sx.where(condition, a, b) in place of `if condition:`, and float(x) outside",
+        )
     if x._block is None:
         raise MeshError(
             f"this rank is outside {x.mesh!r}, so it does not know the value.", "`if x.mesh.contains_me():` around it"

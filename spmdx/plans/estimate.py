@@ -1,12 +1,11 @@
 """What a step would move and hold under a plan, on any number of ranks, found without running it.
 
 The step runs on a mesh that this rank is no part of, so that arrays are specs without blocks: every move is decided
-and counted, and nothing is computed (but the first call of an operation on blocks of zeros, which tells its dtype).
+and counted, and nothing is computed (but the first call of an operation on empty blocks, which tells its dtype).
 """
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -18,6 +17,7 @@ from spmdx.array import Array
 from spmdx.mesh import Mesh
 from spmdx.plans.plan import Plan
 from spmdx.spec import place
+from spmdx.transforms.shapes import Dry
 
 
 class Estimate(NamedTuple):
@@ -51,10 +51,9 @@ def estimate(
         mesh: axis name to size.
         dtype: of the parameters that name none.
     """
-    size, first = math.prod(mesh.values()), context.world().size
-    away = Mesh(tuple(mesh), tuple(mesh.values()), range(first, first + size))
+    away = Mesh(tuple(mesh), tuple(mesh.values()))
     records: list[Any] = []
-    with plan.on(away), context.use(trace=records, dry=True):
+    with plan.on(away), context.use(trace=records, dry=Dry()):
         leaves, treedef = tree.flatten(params)
         specs = [plan.spec(path, x.shape, _dtype(x, dtype), away) for path, x in zip(tree.paths(params), leaves)]
         rest = [tree.map(lambda x: _everywhere(x, away, dtype), arg) for arg in args]

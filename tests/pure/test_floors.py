@@ -45,7 +45,7 @@ TABLE: dict[str, Place] = {
     "dtypes.py": Place(0, ("errors.py",)),
     "mesh.py": Place(0, ("errors.py", "context.py")),
     "placement.py": Place(0, ("errors.py",)),
-    "spec.py": Place(0, ("errors.py", "mesh.py", "placement.py")),
+    "spec.py": Place(0, ("errors.py", "context.py", "mesh.py", "placement.py")),
     "tree.py": Place(0, ("errors.py",)),
     # 1 reasoning: pure functions of specs
     "rule.py": Place(1),
@@ -82,6 +82,7 @@ TABLE: dict[str, Place] = {
     "linalg.py": Place(4, ("ops/*",), below=(0, 1, 3)),
     "fft.py": Place(4, ("ops/*",), below=(0, 1, 3)),
     "autodiff.py": Place(4, ("ops/*",), below=(0, 1, 3)),
+    "transforms/*": Place(4, ("transforms/*", "autodiff.py", "ops/*"), below=(0, 1, 3)),
     # 5 craft: compositions of operations; of the lower floors they know only the plan's words
     "plans/*": Place(5, ("plans/*",), below=(0, 3, 4), besides=("plan.py",)),
     "nn/*": Place(5, ("nn/*",), below=(0, 3, 4)),
