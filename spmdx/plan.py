@@ -8,8 +8,9 @@ one exchange over exactly the mesh axes along which data has to travel, then fil
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from spmdx.errors import PlacementError
 from spmdx.mesh import Mesh
@@ -21,9 +22,10 @@ LOCAL = frozenset({"slice", "pad", "mask"})
 class Step(NamedTuple):
     """One move of every block: ``verb`` over mesh ``axes`` turns ``source`` into ``target``.
 
-    ``bytes`` is the most that a rank sends. Verbs: all_reduce, reduce_scatter, all_gather, all_to_all; and, without
-    communication, slice, pad (a shard becomes a Partial block filled up with identities) and mask (coordinate 0
-    keeps the block, others hold identities).
+    ``bytes`` is the most that a rank sends, exactly; for an all_gather, the most that a rank gets; for an all_reduce,
+    twice what its block has beyond a p-th, whatever the transport does. Verbs: all_reduce, reduce_scatter, all_gather,
+    all_to_all; and, without communication, slice, pad (a shard becomes a Partial block filled up with identities) and
+    mask (coordinate 0 keeps the block, others hold identities).
     """
 
     verb: str
@@ -88,29 +90,14 @@ def _finish(now: Spec, target: Spec, steps: list[Step]) -> Spec:
     if scattered:
         rest = tuple(a for a in now.partial if a not in scattered)
         then = now.replace(layouts=tuple(layouts), partial=rest)
-        sent = _over(now, layouts, scattered)
-        steps.append(Step("reduce_scatter", scattered, now, then, _share(sent, now.mesh, scattered)))
+        steps.append(Step("reduce_scatter", scattered, now, then, _sent(now, then, scattered)))
         now = then
     if summed:
         then = now.replace(layouts=tuple(layouts), partial=tuple(a for a in now.partial if a not in summed))
-        sent = then.largest_block * now.dtype.itemsize
-        steps.append(Step("all_reduce", summed, now, then, 2 * _share(sent, now.mesh, summed)))
+        count, p = then.largest_block * now.dtype.itemsize, math.prod(now.mesh.shape[a] for a in summed)
+        steps.append(Step("all_reduce", summed, now, then, 2 * -(-count * (p - 1) // p)))
         now = then
     return now
-
-
-def _over(now: Spec, layouts: Sequence[Layout], axes: tuple[str, ...]) -> int:
-    """Bytes of the part of a block that takes part in an exchange over ``axes``: of every dimension, what lies in the
-    blocks to come of all members, which the other axes alone divide."""
-    count = now.dtype.itemsize
-    for dim, (n, after) in enumerate(zip(now.shape, layouts)):
-        own = now.layouts[dim].interleave * max(now.sizes(dim))
-        if any(a in axes for a in after.axes) or not refines(after, now.layouts[dim], n, now.mesh):
-            ways = math.prod(now.mesh.shape[a] for a in after.axes if a not in axes)
-            count *= min(own, -(-n // ways))
-        else:
-            count *= after.interleave * max(now.replace(layouts=tuple(layouts)).sizes(dim))
-    return count
 
 
 def _pad(now: Spec, target: Spec, steps: list[Step]) -> Spec:
@@ -156,17 +143,11 @@ def _exchange(now: Spec, target: Spec, steps: list[Step]) -> Spec:
             travelled.update(before.axes[_common(before, after) :])
     then = now.replace(layouts=target.layouts)
     axes = tuple(a for a in mesh.axis_names if a in travelled)
-    if not axes:
-        step = Step("slice", (), now, then, 0)
-    elif gather and not any(a in travelled for layout in target.layouts for a in layout.axes):
-        sent = (then.largest_block - now.smallest_block) * now.dtype.itemsize
-        step = Step("all_gather", axes, now, then, sent)
+    if gather and not any(a in travelled for layout in target.layouts for a in layout.axes):
+        verb, sent = "all_gather", _sent(then, now, axes)  # what a rank gets: as much as it would send on the way back
     else:
-        kept = {a for layout in target.layouts for a in layout.axes}
-        copies = math.prod(mesh.shape[a] for a in axes if a not in kept)
-        sent = _over(now, target.layouts, axes) * copies
-        step = Step("all_to_all", axes, now, then, _share(sent, mesh, axes))
-    steps.append(step)
+        verb, sent = "all_to_all", _sent(now, then, axes)
+    steps.append(Step(verb, axes, now, then, sent) if sent else Step("slice", (), now, then, 0))
     return then
 
 
@@ -180,7 +161,77 @@ def _common(before: Layout, after: Layout) -> int:
     return k
 
 
-def _share(count: int, mesh: Mesh, axes: tuple[str, ...]) -> int:
-    """``count`` (p - 1) / p, rounded up, for a group over these axes."""
-    p = math.prod(mesh.shape[a] for a in axes)
-    return -(-count * (p - 1) // p)
+# What an exchange sends: from how much of the blocks before lies in the blocks after, dimension by dimension
+
+
+def _sent(now: Spec, then: Spec, axes: tuple[str, ...]) -> int:
+    """The most bytes that a rank sends, if each hands every other member of its group over ``axes`` the part of its
+    block that lies in the member's block to come.
+
+    Members differ in their coordinates along ``axes`` alone, and an axis divides one dimension at most: so what lies
+    in the blocks to come of all members together is a product over the dimensions.
+    """
+    if not axes or 0 in now.shape:
+        return 0
+    to_all: Any = math.prod(now.mesh.shape[a] for a in axes if a not in then.sharded_axes)
+    to_self: Any = 1
+    for dim, after in enumerate(then.layouts):
+        own = _within(now, then, dim, ())
+        to_self = to_self * own
+        to_all = to_all * (_within(now, then, dim, axes) if any(a in axes for a in after.axes) else own)
+    most = to_all - to_self
+    return int(most if isinstance(most, int) else most.max()) * now.dtype.itemsize
+
+
+def _within(now: Spec, then: Spec, dim: int, axes: tuple[str, ...]) -> Any:
+    """How much of one dimension of a block lies in the blocks to come of its group's members over ``axes``: one number
+    if this is the same for all blocks, else a table by coordinates, of length 1 along axes that do not matter."""
+    mesh, n, before, after = now.mesh, now.shape[dim], now.layouts[dim], then.layouts[dim]
+    fixed = [a for a in after.axes if a not in axes]
+    if not fixed or refines(before, after, n, mesh):
+        return _lengths(now, dim)
+    if refines(after, before, n, mesh):
+        inner = _lengths(then, dim)
+        more = [i for i, a in enumerate(mesh.axis_names) if a in axes and a in after.axes[len(before.axes) :]]
+        if isinstance(inner, int):
+            return inner * math.prod(mesh.sizes[i] for i in more)
+        return inner.sum(axis=tuple(more), keepdims=True) if more else inner
+    # Neither divides the blocks of the other: along both at once, from cut to cut.
+    ends, new_ends = _ends(now, dim), _ends(then, dim)
+    cuts = np.sort(np.concatenate((_START, ends, new_ends)))
+    shared, cuts = np.diff(cuts), cuts[1:]
+    at, to = _holders(before, mesh, ends, cuts), _holders(after, mesh, new_ends, cuts)
+    for a in fixed:
+        shared = shared * (at.setdefault(a, to[a]) == to[a])
+    table = np.zeros([m if a in at else 1 for a, m in mesh.shape.items()], int)
+    np.add.at(table, tuple(at.get(a, 0) for a in mesh.axis_names), shared)
+    return table
+
+
+_START = np.zeros(1, int)
+
+
+def _lengths(spec: Spec, dim: int) -> Any:
+    """The lengths of a dimension's blocks, as a number or a table."""
+    mesh, layout, n = spec.mesh, spec.layouts[dim], spec.shape[dim]
+    if not layout.axes:
+        return n
+    ways = [mesh.shape[a] for a in layout.axes]
+    if layout.sizes is None and n % (layout.interleave * math.prod(ways)) == 0:
+        return n // math.prod(ways)
+    table = np.array(spec.sizes(dim)).reshape(ways) * layout.interleave
+    if len(ways) > 1:
+        table = table.transpose(sorted(range(len(ways)), key=lambda i: mesh.axis_names.index(layout.axes[i])))
+    return table.reshape([m if a in layout.axes else 1 for a, m in mesh.shape.items()])
+
+
+def _ends(spec: Spec, dim: int) -> Any:
+    """Where the pieces of a dimension end, in global order."""
+    return np.array(spec.sizes(dim) * spec.layouts[dim].interleave).cumsum()
+
+
+def _holders(layout: Layout, mesh: Mesh, ends: Any, cuts: Any) -> dict[str, Any]:
+    """The coordinates of the block that holds what lies before each cut, along the axes of a division."""
+    ways = [mesh.shape[a] for a in layout.axes]
+    blocks = ends.searchsorted(cuts) % math.prod(ways)
+    return dict(zip(layout.axes, np.unravel_index(blocks, ways) if len(ways) > 1 else [blocks]))

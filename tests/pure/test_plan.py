@@ -102,6 +102,24 @@ def test_uneven_gathers_count_the_rank_that_sends_most() -> None:
     assert step.bytes == 7 * 8
 
 
+def test_unequal_parts_count_the_rank_that_sends_most() -> None:
+    """Seven rows in 3, 2 and 2, five columns in 2, 2 and 1: the first rank keeps two columns of its three rows."""
+    [step] = steps((3,), (7, 5), {"a": Shard(0)}, {"a": Shard(1)})
+    assert (step.verb, step.bytes) == ("all_to_all", 3 * (5 - 2) * 8)
+    [step] = steps((3,), (7,), {"a": SUM}, {"a": Shard(0)})
+    assert (step.verb, step.bytes) == ("reduce_scatter", (7 - 2) * 8)
+
+
+@pytest.mark.parametrize("sizes", [(4096,), (64, 64)], ids=str)
+def test_neighbours_send_their_edges_on_many_ranks_too(sizes: tuple[int, ...]) -> None:
+    """Sixteen million pairs of blocks, of which some thousands meet; every block but the last gives a row away."""
+    axes = ("a", "b")[: len(sizes)]
+    later = tuple(3 + (i == 4095) - (i == 0) for i in range(4096))
+    divided = Shard(0, sizes=later)
+    [step] = steps(sizes, (3 * 4096, 5), {a: Shard(0) for a in axes}, dict.fromkeys(axes, divided))
+    assert (step.verb, step.axes, step.bytes) == ("all_to_all", axes, 5 * 8)
+
+
 def test_steps_chain_and_a_plan_is_pure() -> None:
     found = specs(CUBE, (4, 6), "float64", ("sum", "max"))
     for i, j in np.random.default_rng(0).integers(0, len(found), (2000, 2)):
