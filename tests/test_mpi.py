@@ -29,10 +29,10 @@ def mpiexec(n: int, *args: str, timeout: float, **environ: str) -> subprocess.Co
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("n", [1, 2, 3, 4])
+@pytest.mark.parametrize("n", [1, 2, 3, 4, *(pytest.param(n, marks=pytest.mark.slow) for n in (7, 8))])
 def test_ranks(n: int, request: pytest.FixtureRequest) -> None:
     """The files that ran on threads, on MPI."""
-    chosen = request.config.getoption("markexpr")
+    chosen = request.config.getoption("markexpr") if n <= 4 else "not slow"
     done = mpiexec(n, "-m", "pytest", "tests/ranks", "-q", "-x", "-p", "no:cacheprovider", "-m", chosen, timeout=580)
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-4000:]
     assert " passed" in done.stdout

@@ -1,7 +1,8 @@
 """Tests here are written for one rank and run on several: on 1 to 4 threads, or on the ranks of mpiexec.
 
 A test takes no care of that: `sx.make_mesh()` and everything after it works on whatever ranks there are. The fixture
-`world` is the running rank's; the marker `@pytest.mark.ranks(2, 4)` restricts the number of ranks.
+`world` is the running rank's; the marker `@pytest.mark.ranks(2, 4)` restricts the number of ranks. Some files run on
+7 and 8 threads as well: more ranks than most dimensions are long.
 """
 
 from __future__ import annotations
@@ -16,12 +17,16 @@ from spmdx.runtime import world as worlds
 from spmdx.testing import spmd
 
 SIZES = (1, 2, 3, 4)
+MANY = (7, 8)
+FILES_FOR_MANY = {"test_peers.py", "test_values.py", "test_bad_input.py", "test_moved.py", "test_masks.py"}
 LAUNCHED = worlds.launched()
 
 
 def sizes(item: Any) -> tuple[int, ...]:
     marker = item.get_closest_marker("ranks")
-    return marker.args if marker else SIZES
+    if marker:
+        return marker.args
+    return (*SIZES, *MANY) if LAUNCHED or item.path.name in FILES_FOR_MANY else SIZES
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

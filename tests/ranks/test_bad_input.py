@@ -56,7 +56,7 @@ CASES: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         "used twice",
     ),
     "an unknown reduction": (lambda: sx.Partial("mean"), PlacementError, r'Partial\("sum"\)'),
-    "a mesh of another size": (lambda: sx.make_mesh({"a": 7}), MeshError, "mpiexec -n 7"),
+    "a mesh of another size": (lambda: sx.make_mesh({"a": 11}), MeshError, "mpiexec -n 11"),
     "a reserved axis name": (lambda: sx.make_mesh({"shape": -1}), MeshError, "cannot name a mesh axis"),
     "a GPU that is not there": (lambda: sx.make_mesh(device="cuda"), MeshError, 'device="cpu"'),
     "zeros on a GPU that is not there": (lambda: sx.zeros(3, device="cuda"), MeshError, 'device="cpu"'),

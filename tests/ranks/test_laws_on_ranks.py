@@ -22,7 +22,7 @@ from spmdx.array import Array
 from spmdx.mesh import Mesh
 from spmdx.ops.place import to_numpy
 
-SIZES = {1: [(1,)], 2: [(2,)], 3: [(3,)], 4: [(2, 2)]}
+SIZES = {1: [(1,)], 2: [(2,)], 3: [(3,)], 4: [(2, 2)], 7: [(7,)], 8: [(2, 4)]}
 MOST = 12  # combinations on two axes, which have many more placements; the slow half takes all of them
 
 CASES: dict[str, list[Case]] = {}

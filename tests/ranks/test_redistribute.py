@@ -24,7 +24,7 @@ from spmdx.placement import Partial, Replicate, Shard
 from spmdx.plan import LOCAL, cost, plan
 from spmdx.spec import Spec
 
-SIZES = {1: [(1,)], 2: [(2,), (1, 2)], 3: [(3,)], 4: [(4,), (2, 2)]}
+SIZES = {1: [(1,)], 2: [(2,), (1, 2)], 3: [(3,)], 4: [(4,), (2, 2)], 7: [(7,)], 8: [(2, 4)]}
 NAMES = ("a", "b")
 DTYPES = ["float64", "float16", np.dtype(ml_dtypes.bfloat16), "complex64", "int8", "bool"]
 
