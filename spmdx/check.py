@@ -72,5 +72,6 @@ def together(mesh: Mesh, what: str, run: Callable[[], Any]) -> Any:
     if error is not None:
         raise error
     if flags.any():
-        raise RankFailed(f"{what} raised on rank {mesh.ranks[int(np.argmax(flags))]}; its message has the reason.")
+        failed = mesh.ranks[int(np.argmax(flags))]
+        raise RankFailed(f"{what} raised on rank {failed}.", f"what the message of rank {failed} says")
     return result

@@ -17,21 +17,27 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from spmdx import _kernels
-from spmdx._kernels import (
-    Channel,
-    Parcel,
-    end_together,
-    instruction_set,
-    instruction_sets,
-    own_slot,
-    philox,
-    say_ended,
-    set_instruction_set,
-    set_threads,
-    threads,
-)
 from spmdx.runtime import pool
+
+try:
+    from spmdx import _kernels
+    from spmdx._kernels import (
+        Channel,
+        Parcel,
+        end_together,
+        instruction_set,
+        instruction_sets,
+        own_slot,
+        philox,
+        say_ended,
+        set_instruction_set,
+        set_threads,
+        threads,
+    )
+except ImportError as error:
+    raise ImportError(
+        f"the compiled kernels are missing, or older than the Python sources: {error}\n  Write make install"
+    ) from error
 
 __all__ = [
     "FLOATS",

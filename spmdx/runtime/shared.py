@@ -121,7 +121,8 @@ class SharedGroup(Group):
         i = -2 - found
         raise RanksDisagree(
             f"{message.what}: member {i} sends {self.channel.sent(i, self.rank)} bytes to member {self.rank}, which "
-            f"expects {message.incoming[i] * message.dtype.itemsize}."
+            f"expects {message.incoming[i] * message.dtype.itemsize}.",
+            "the same calls with arrays of the same shapes, on every rank",
         )
 
     # The verbs over flat arrays

@@ -95,7 +95,8 @@ class Table:
                 self._wait(rank, what, lambda: bool(box), (source,))
             said, data = box.popleft()
             if said != what:
-                raise RanksDisagree(f"rank {rank} waits for {what}, and rank {source} sent {said}.")
+                message = f"rank {rank} waits for {what}, and rank {source} sent {said}."
+                raise RanksDisagree(message, "x.to(mesh, placement) with the same arguments on every rank")
             return data
 
     def _check(self) -> None:
@@ -158,7 +159,8 @@ class ThreadGroup(Group):
             i, j = pairs[0]
             raise RanksDisagree(
                 f"{what}: rank {self.ranks[i]} sends {sends[i][j]} elements to rank {self.ranks[j]}, which "
-                f"expects {receives[j][i]}."
+                f"expects {receives[j][i]}.",
+                "the same calls with arrays of the same shapes, on every rank",
             )
         return _placed([m[0][self.rank] for m in met], out)
 

@@ -113,7 +113,9 @@ class SelfGroup(Group):
 
     def recv(self, buf: Flat, source: int) -> None:
         if not self._sent:
-            raise WorldError("recv on the only rank waits for a message that nobody sends.")
+            raise WorldError(
+                "recv on the only rank waits for what nobody sends.", "send before recv, or mpiexec -n 2 python ..."
+            )
         np.copyto(buf, self._sent.pop(0))
 
 

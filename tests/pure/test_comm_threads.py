@@ -134,7 +134,15 @@ def test_exchange_counts_that_disagree() -> None:
         here = group()
         here.all_to_all(np.ones(4), [2, 2], [2, 2 + here.rank])
 
-    quickly(program, 2, RanksDisagree, "rank 1 sends 2 elements to rank 1, which expects 3")
+    quickly(program, 2, RanksDisagree, r"rank 1 sends 2 elements to rank 1, which expects 3.\n  Write the same")
+
+
+def test_messages_that_disagree() -> None:
+    def program() -> None:
+        here = group()
+        here.recv(np.empty(3), 0) if here.rank else here.send(np.ones(2), 1)
+
+    quickly(program, 2, RanksDisagree, r"(?s)rank 1 waits for .*\[3\], and rank 0 sent .*\[2\].\n  Write x.to\(mesh")
 
 
 def test_a_busy_rank_does_not_hold_up_an_error() -> None:
@@ -162,5 +170,5 @@ def test_number_of_ranks(n: Any) -> None:
 
 def test_alone_a_message_that_nobody_sends() -> None:
     here = worlds.SelfWorld().comm(Mesh(("x",), (1,))).group(("x",))
-    with pytest.raises(WorldError, match="nobody sends"):
+    with pytest.raises(WorldError, match=r"nobody sends.\n  Write send before recv"):
         here.recv(np.empty(1), 0)
