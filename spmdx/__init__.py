@@ -1,6 +1,7 @@
 """spmdx: distributed arrays for NumPy programs. Write for one device, say where arrays live, run on many."""
 
 import importlib as _importlib
+import types as _types
 import typing as _typing
 
 from ml_dtypes import bfloat16
@@ -45,7 +46,9 @@ from spmdx.ops.join import *
 from spmdx.ops.kinds import *
 from spmdx.ops.mask import *
 from spmdx.ops.moments import *
+from spmdx.ops.numpy_names import *
 from spmdx.ops.place import asarray, from_block, redistribute
+from spmdx.ops.place import asarray as array
 from spmdx.ops.reduce import *
 from spmdx.ops.scan import *
 from spmdx.ops.shape import *
@@ -59,12 +62,20 @@ __version__ = "0.1.0"
 __array_api_version__ = "2024.12"
 e, pi, inf, nan, newaxis = 2.718281828459045, 3.141592653589793, float("inf"), float("nan"), None
 
+_LATER = ("nn", "optim")  # imported when they are first used: programs without them start quicker
+_MODULES = ("debug", "errors", "random", "testing", *_LATER)
+
 if _typing.TYPE_CHECKING:
     from spmdx import nn, optim
 else:
 
     def __getattr__(attribute):
-        """`nn` and `optim` are imported when they are first used: programs without them start quicker."""
-        if attribute in ("nn", "optim"):
+        if attribute in _LATER:
             return _importlib.import_module(f"spmdx.{attribute}")
-        raise AttributeError(f"module 'spmdx' has no attribute {attribute!r}")
+        raise _importlib.import_module("spmdx.ops.missing").no_such_name(attribute)
+
+
+def __dir__() -> list[str]:
+    """The public names; of the modules only those that are meant to be used by name."""
+    names = {n for n, v in globals().items() if not isinstance(v, _types.ModuleType)}
+    return sorted(names - {"_LATER", "_MODULES"} | set(_MODULES))

@@ -131,7 +131,7 @@ def common_mesh(name: str, specs: list[Spec]) -> Mesh:
         ):
             raise MeshError(
                 f"{name} got arrays on {mesh!r} and {s.mesh!r}, and neither is a constant on the other's mesh.",
-                "y.to(x.mesh, placement) to bring one array to the other's mesh",
+                "mesh=x.mesh where y is made, `with use_mesh(x.mesh):` around both, or y.to(x.mesh, placement) now",
             )
     return mesh
 

@@ -119,7 +119,7 @@ class Mesh:
         if name not in self.shape:
             raise MeshError(
                 f"the mesh has no axis {name!r}: its axes are {', '.join(map(repr, self.axis_names))}.",
-                f"one of those names, for example {self.axis_names[0]!r}" if self.axis_names else "",
+                f"one of those names, or mesh= (or `with use_mesh(mesh):` around it) for a mesh that has {name!r}",
             )
         return self.axis_names.index(name)
 

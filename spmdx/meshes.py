@@ -15,7 +15,7 @@ from spmdx.runtime import memory
 
 def make_mesh(
     axes: Mapping[str, int] | None = None,
-    *,
+    *names: Any,
     device: str = "cpu",
     ranks: Sequence[int] | None = None,
     comm: Any = None,
@@ -24,6 +24,7 @@ def make_mesh(
 
     Args:
         axes: name to size; one size may be -1, for what is left. Default: one axis, ``"world"``, over all ranks.
+        names: none; JAX's tuples of sizes and names are told to be one dict.
         device: "cpu" or "cuda"; "sim" holds the blocks of all ranks in this one process, to try a program out.
         ranks: the ranks to use, as numbered in the world; default: all of them.
         comm: an mpi4py communicator, whose ranks to use instead.
@@ -33,6 +34,8 @@ def make_mesh(
 
     No communication, but for one all-gather over ``comm`` where that is given.
     """
+    if names or not isinstance(axes, Mapping | None):
+        raise _not_a_dict(axes, *names)
     if device == "cuda":
         memory.need_gpu()
     if comm is not None:
@@ -48,6 +51,12 @@ def make_mesh(
     if outside:
         raise MeshError(f"the world has ranks 0 to {world - 1}; got {outside}.", f"ranks below {world}")
     return Mesh(tuple(sizes), tuple(sizes.values()), members, device)
+
+
+def _not_a_dict(sizes: Any, names: Any = ("data", "model", "pipe"), *rest: Any) -> MeshError:
+    shape = sizes if isinstance(sizes, (tuple, list)) else (sizes,)
+    instead = {sizes: -1} if isinstance(sizes, str) else dict(zip((names,) if isinstance(names, str) else names, shape))
+    return MeshError(f"make_mesh takes one dict of names and sizes; got {sizes!r}.", f"sx.make_mesh({instead})")
 
 
 def _sizes(axes: dict[str, int], count: int) -> dict[str, int]:

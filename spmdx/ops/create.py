@@ -25,8 +25,8 @@ from spmdx.spec import Spec
 def full(
     shape: Any,
     fill_value: Any,
-    *,
     dtype: Any = None,
+    *,
     mesh: Mesh | None = None,
     placement: Placement | None = None,
     device: str | None = None,
@@ -42,8 +42,8 @@ def _filled(spec: Spec, value: Any) -> Array:
 
 def zeros(
     shape: Any,
-    *,
     dtype: Any = float,
+    *,
     mesh: Mesh | None = None,
     placement: Placement | None = None,
     device: str | None = None,
@@ -54,8 +54,8 @@ def zeros(
 
 def ones(
     shape: Any,
-    *,
     dtype: Any = float,
+    *,
     mesh: Mesh | None = None,
     placement: Placement | None = None,
     device: str | None = None,
@@ -66,8 +66,8 @@ def ones(
 
 def empty(
     shape: Any,
-    *,
     dtype: Any = float,
+    *,
     mesh: Mesh | None = None,
     placement: Placement | None = None,
     device: str | None = None,
@@ -91,17 +91,17 @@ def like(x: Array, dtype: Any, placement: Placement | None, shape: Any = None, d
     return spec_for(x.shape if shape is None else shape, kind, x.mesh, placement)
 
 
-def zeros_like(x: Array, *, dtype: Any = None, placement: Placement | None = None, device: str | None = None) -> Array:
+def zeros_like(x: Array, dtype: Any = None, *, placement: Placement | None = None, device: str | None = None) -> Array:
     """Zeros with the shape, dtype and placement of ``x`` (Replicate where it is Partial)."""
     return _filled(like(x, dtype, placement, device=device), 0)
 
 
-def ones_like(x: Array, *, dtype: Any = None, placement: Placement | None = None, device: str | None = None) -> Array:
+def ones_like(x: Array, dtype: Any = None, *, placement: Placement | None = None, device: str | None = None) -> Array:
     """Ones with the shape, dtype and placement of ``x`` (Replicate where it is Partial)."""
     return _filled(like(x, dtype, placement, device=device), 1)
 
 
-def empty_like(x: Array, *, dtype: Any = None, placement: Placement | None = None, device: str | None = None) -> Array:
+def empty_like(x: Array, dtype: Any = None, *, placement: Placement | None = None, device: str | None = None) -> Array:
     """An array to be replaced, like ``x``. It holds zeros."""
     return zeros_like(x, dtype=dtype, placement=placement, device=device)
 
@@ -109,8 +109,8 @@ def empty_like(x: Array, *, dtype: Any = None, placement: Placement | None = Non
 def full_like(
     x: Array,
     fill_value: Any,
-    *,
     dtype: Any = None,
+    *,
     placement: Placement | None = None,
     device: str | None = None,
 ) -> Array:
@@ -191,8 +191,8 @@ def linspace(
     stop: Any,
     /,
     num: int = 50,
-    *,
     endpoint: bool = True,
+    *,
     dtype: Any = None,
     mesh: Mesh | None = None,
     placement: Placement | None = None,
@@ -231,9 +231,9 @@ def eye(
     n_rows: int,
     n_cols: int | None = None,
     /,
-    *,
     k: int = 0,
     dtype: Any = float,
+    *,
     mesh: Mesh | None = None,
     placement: Placement | None = None,
     device: str | None = None,
@@ -243,7 +243,7 @@ def eye(
     return wrap(spec, lambda c: (_indices(spec, 0, c)[:, None] + k == _indices(spec, 1, c)).astype(spec.dtype))
 
 
-def identity(n: int, *, dtype: Any = float, mesh: Mesh | None = None, placement: Placement | None = None) -> Array:
+def identity(n: int, dtype: Any = float, *, mesh: Mesh | None = None, placement: Placement | None = None) -> Array:
     """The identity matrix."""
     return eye(n, dtype=dtype, mesh=mesh, placement=placement)
 
@@ -253,8 +253,8 @@ def tri(
     n_cols: int | None = None,
     /,
     k: int = 0,
-    *,
     dtype: Any = float,
+    *,
     mesh: Mesh | None = None,
     placement: Placement | None = None,
     device: str | None = None,
@@ -280,13 +280,13 @@ def _below(bounds: Any, k: int) -> Any:
 
 
 @op("... i j -> ... i j", linear="each", bounds=True, prepare=_matrices)
-def tril(xp: Any, bounds: Any, x: Any, *, k: int = 0) -> Any:
+def tril(xp: Any, bounds: Any, x: Any, k: int = 0) -> Any:
     """The last two dimensions' lower triangle: zeros above the k-th diagonal."""
     return xp.where(_below(bounds, k), x, xp.zeros((), x.dtype))
 
 
 @op("... i j -> ... i j", linear="each", bounds=True, prepare=_matrices)
-def triu(xp: Any, bounds: Any, x: Any, *, k: int = 0) -> Any:
+def triu(xp: Any, bounds: Any, x: Any, k: int = 0) -> Any:
     """The last two dimensions' upper triangle: zeros below the k-th diagonal."""
     return xp.where(_below(bounds, k - 1), xp.zeros((), x.dtype), x)
 

@@ -17,6 +17,11 @@ def diagonal_of(x: Array, first: int, second: int) -> Any:
     return _diagonal(x, first, second, second if divided == [False, True] else first)
 
 
+def on_diagonal(x: Array) -> Any:
+    """The matrix that has a vector on its diagonal, and zeros elsewhere; a divided vector divides the rows."""
+    return _on_diagonal(x, 0, 1, 0)
+
+
 def _dims(ndim: int, first: int, second: int, along: int) -> tuple[str, str]:
     """The factors before and after: of the pair of dimensions, the one to be divided is the factor."""
     whole = second if along == first else first

@@ -142,7 +142,7 @@ def _part(x: Array, reading: Reading) -> Array:
     return x if all(entry == FULL for entry in reading.key) else slicing(x, reading.key)
 
 
-def take(x: Array, indices: Any, /, *, axis: int | None = None) -> Any:
+def take(x: Array, indices: Any, /, axis: int | None = None) -> Any:
     """The elements of x along a dimension at integer indices, which may repeat and come in any order.
 
     ``axis`` may be left out for 1-D x (otherwise x is flattened first, as NumPy). A sharded axis gives a Partial sum.

@@ -51,7 +51,7 @@ def _concat(xp: Any, *arrays: Any, axis: int) -> Any:
     return xp.concatenate(arrays, axis)
 
 
-def concat(arrays: Sequence[Any], /, *, axis: int | None = 0) -> Any:
+def concat(arrays: Sequence[Any], /, axis: int | None = 0) -> Any:
     """Arrays joined along a dimension that they have; flattened first where axis is None. Other dimensions stay
     sharded.
 
@@ -95,7 +95,7 @@ def _stack(xp: Any, *arrays: Any, axis: int) -> Any:
     return xp.stack(arrays, axis)
 
 
-def stack(arrays: Sequence[Any], /, *, axis: int = 0) -> Any:
+def stack(arrays: Sequence[Any], /, axis: int = 0) -> Any:
     """Arrays of one shape joined along a new dimension. No communication where they are placed alike."""
     return _stack(promoted(arrays, "stack"), axis=axis)
 
@@ -110,7 +110,7 @@ def _span(x: Array, dim: int, start: int, length: int) -> Any:
     return slicing(x, ((None, None, None),) * dim + ((start, start + length, None),))
 
 
-def split(x: Array, indices_or_sections: Any, /, *, axis: int = 0) -> list[Array]:
+def split(x: Array, indices_or_sections: Any, /, axis: int = 0) -> list[Array]:
     """Equal parts along a dimension (a number of them), or the parts between these indices. Nothing moves: the parts
     of a sharded dimension are ragged.
 
@@ -187,7 +187,7 @@ def _whole(shape: tuple[int, ...], axis: tuple[int, ...], **_: Any) -> str:
 
 
 @op(_whole, linear="each", monotone=1, prepare=_flipped, note="a flipped dimension is whole")
-def flip(xp: Any, x: Any, *, axis: Any = None) -> Any:
+def flip(xp: Any, x: Any, axis: Any = None) -> Any:
     """The order reversed along these dimensions; all of them if left out."""
     return xp.flip(x, axis)
 
@@ -210,14 +210,14 @@ def _roll(xp: Any, x: Any, shift: Any, axis: Any) -> Any:
     return xp.roll(x, shift, axis)
 
 
-def roll(x: Any, /, shift: Any, *, axis: Any = None) -> Any:
+def roll(x: Any, /, shift: Any, axis: Any = None) -> Any:
     """Elements moved by ``shift`` places along dimensions, round the end; of the flattened array if axis is None."""
     if axis is None:
         return reshape(_roll(ravel(x), shift, 0), x.shape)
     return _roll(x, shift, axis)
 
 
-def diff(x: Any, /, *, axis: int = -1, n: int = 1, prepend: Any = None, append: Any = None) -> Any:
+def diff(x: Any, /, n: int = 1, axis: int = -1, prepend: Any = None, append: Any = None) -> Any:
     """Each element's difference from the one before it along a dimension, taken ``n`` times; of bools whether they
     differ. ``prepend`` and ``append`` are joined to x first. Blocks exchange the elements at their edges."""
     if operator.index(n) < 0:
@@ -249,7 +249,7 @@ def _repeat(xp: Any, x: Any, count: int, axis: int) -> Any:
     return xp.repeat(x, count, axis)
 
 
-def repeat(x: Any, repeats: Any, /, *, axis: int | None = None) -> Any:
+def repeat(x: Any, repeats: Any, /, axis: int | None = None) -> Any:
     """Each element ``repeats`` times (one number, or one for each element) along a dimension; of the flattened array
     if axis is None. A dimension repeated by one number stays sharded."""
     if axis is None:

@@ -5,13 +5,17 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
+from types import FunctionType
 from typing import Any
 
 import numpy as np
 
 from spmdx.array import Array
+from spmdx.decide import SCALARS
 from spmdx.errors import ArgumentError, DtypeError, ImmutableError, MeshError, PlacementError
-from spmdx.ops import contract, elementwise, extremes, join, mask, moments, place, reduce, scan
+from spmdx.op import Operation, call
+from spmdx.ops import contract, elementwise, extremes, join, mask, missing, moments, numpy_names, place, reduce, scan
 from spmdx.ops import index as _index_file  # noqa: F401  # attaches x[...] and its methods
 from spmdx.ops import shape as _shape_file  # noqa: F401  # attaches T, mT, reshape and its methods
 
@@ -19,13 +23,37 @@ e: Any = elementwise  # registered operations have no static signature
 c: Any = contract
 
 
+KNOWN = (Array, *SCALARS, np.ndarray, np.generic, list, tuple, str, bytes)
+
+
+def _foreign(x: Any) -> bool:
+    """True for an operand that is no array and no number: Python may ask its type for the operation."""
+    if isinstance(x, KNOWN):
+        return False
+    return getattr(type(x), "__array_ufunc__", 0) is None or np.asarray(x).dtype == object
+
+
+def _asked(operation: Operation, operands: tuple[Any, ...], static: tuple[Any, ...], names: tuple[str, ...]) -> Any:
+    return NotImplemented if any(map(_foreign, operands)) else call(operation, operands, static, names)
+
+
+def _operator(function: Any) -> Any:
+    """An operation as Python's operator: NotImplemented where an operand is foreign. It is the same code with the same
+    memo, and another long way: a call that was seen before costs nothing more."""
+    scope = {**function.__globals__, "call": partial(_asked, function.op)}
+    return FunctionType(function.__code__, scope, function.__name__, function.__defaults__)
+
+
 def _reflected(function: Callable[..., Any]) -> Callable[..., Any]:
     return lambda self, other: function(other, self)
 
 
+power = _operator(e.pow)
+
+
 def _pow(x: Any, y: Any) -> Any:
     """x ** y: a square is a product, as NumPy's operator does it."""
-    return e.square(x) if type(y) is int and y == 2 and x.dtype.kind in "fc" else e.pow(x, y)
+    return e.square(x) if type(y) is int and y == 2 and x.dtype.kind in "fc" else power(x, y)
 
 
 def _iter(x: Array) -> Iterator[Array]:
@@ -40,7 +68,8 @@ def _index(x: Array) -> int:
 
 def _contains(x: Array, value: Any) -> bool:
     """value in x: whether any element equals it."""
-    return bool(place.item(reduce.any(e.equal(x, value))))
+    found = x == value
+    return isinstance(found, Array) and bool(place.item(reduce.any(found)))
 
 
 def _format(x: Array, form: str) -> str:
@@ -65,17 +94,36 @@ def _array(x: Array, dtype: Any = None, copy: bool | None = None) -> Any:
     return np.asarray(place.to_numpy(x), dtype=dtype)
 
 
+def _array_ufunc(x: Array, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
+    """ndarray + x is x's operation. NumPy cannot tell it from np.add(ndarray, x); its other functions are refused."""
+    if method == "__call__" and not kwargs and ufunc in _NUMPY_OPERATORS:
+        return _NUMPY_OPERATORS[ufunc](*inputs)
+    name = ufunc.__name__
+    if kwargs.get("out") is not None:
+        raise DtypeError(f"np.{name} would write an Array's value into a NumPy array.", f"y = sx.{name}(x, ...)")
+    called = f"np.{name}" if method == "__call__" else f"np.{name}.{method}"
+    instead = {"at": "x.at[index].add(values)", "outer": f"sx.{name}(x[:, None], y)", "__call__": f"sx.{name}(x)"}
+    if method in ("reduce", "accumulate"):
+        instead[method] = "sx.sum(x)" if method == "reduce" else "sx.cumsum(x)"
+    if not hasattr(sys.modules["spmdx"], name):
+        instead["__call__"] = missing.line_for(name)
+    raise DtypeError(
+        f"{called} takes no Array: NumPy sees one rank's memory, and would gather the rest.", instead.get(method, "")
+    )
+
+
 def _array_function(x: Array, function: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """NumPy's functions of arrays are spmdx's own of the same name: none gathers an array behind the user's back."""
     if function in (np.shape, np.ndim, np.size):
         return getattr(args[0], function.__name__)
-    name = {"concatenate": "concat", "transpose": "permute_dims"}.get(function.__name__, function.__name__)
+    name, module = function.__name__, function.__module__.replace("numpy", "np")
     ours = getattr(sys.modules["spmdx"], name, None)
     if ours is None:
         raise DtypeError(
-            f"np.{function.__name__} takes no Array: it would gather every operand.",
-            f"np.{function.__name__}(x.numpy(), ...) where that is what you want",
+            f"{module}.{name} takes no Array: it would gather every operand.", missing.line_for(name, module)
         )
+    if module == "np.linalg" and name in ("diagonal", "trace"):
+        kwargs = {"axis1": -2, "axis2": -1, **kwargs}  # of the last two dimensions
     return ours(*args, **{k: v for k, v in kwargs.items() if v is not None or k != "out"})
 
 
@@ -127,21 +175,27 @@ _BINARY = {
     "floordiv": e.floor_divide,
     "mod": e.remainder,
     "matmul": c.matmul,
-    "pow": _pow,
     "and": e.bitwise_and,
     "or": e.bitwise_or,
     "xor": e.bitwise_xor,
     "lshift": e.bitwise_left_shift,
     "rshift": e.bitwise_right_shift,
 }
-_COMMUTE = ("add", "mul", "and", "or", "xor")  # reflected, they are themselves
-_SPECIAL = {
+_COMPARE = {
     "eq": e.equal,
     "ne": e.not_equal,
     "lt": e.less,
     "le": e.less_equal,
     "gt": e.greater,
     "ge": e.greater_equal,
+}
+# What NumPy calls where an ndarray stands left of an operator: the functions of these names.
+_NUMPY_OPERATORS = {getattr(np, f.__name__): f for f in (*_BINARY.values(), *_COMPARE.values(), e.pow)}
+_NUMPY_OPERATORS[np.divmod] = lambda x, y: (e.floor_divide(x, y), e.remainder(x, y))
+_COMMUTE = ("add", "mul", "and", "or", "xor")  # reflected, they are themselves
+_SPECIAL = {
+    "pow": _pow,
+    "rpow": _reflected(power),
     "neg": e.negative,
     "pos": e.positive,
     "abs": e.abs,
@@ -158,6 +212,7 @@ _SPECIAL = {
     "rdivmod": lambda x, y: (y // x, y % x),
     "setitem": _setitem,
     "array": _array,
+    "array_ufunc": _array_ufunc,
     "array_function": _array_function,
     "array_namespace": _namespace,
     "dlpack": _dlpack,
@@ -185,15 +240,18 @@ _FILES: dict[Any, tuple[str, ...]] = {  # methods that are functions of other fi
     reduce: ("sum", "prod", "min", "max", "any", "all"),
     moments: ("mean", "var", "std"),
     extremes: ("argmin", "argmax"),
-    scan: ("cumsum", "cumprod", "sort", "argsort"),
+    scan: ("cumsum", "cumprod", "sort", "argsort", "searchsorted"),
     contract: ("dot",),
     join: ("repeat",),
     mask: ("nonzero",),
+    numpy_names: ("copy", "diagonal", "trace"),
 }
 
-for _name, _function in _BINARY.items():
-    setattr(Array, f"__{_name}__", _function)
-    setattr(Array, f"__r{_name}__", _function if _name in _COMMUTE else _reflected(_function))
+for _name, _function in (_BINARY | _COMPARE).items():
+    _asking = _operator(_function)
+    setattr(Array, f"__{_name}__", _asking)
+    if _name in _BINARY:
+        setattr(Array, f"__r{_name}__", _asking if _name in _COMMUTE else _reflected(_asking))
 for _name, _function in _SPECIAL.items():
     setattr(Array, f"__{_name}__", _function)
 for _name, _function in _NAMED.items():

@@ -64,10 +64,10 @@ def wrap(spec: Spec, block_at: Any) -> Array:
 
 def asarray(
     value: Any,
+    dtype: Any = None,
     *,
     mesh: Mesh | None = None,
     placement: Placement | None = None,
-    dtype: Any = None,
     device: str | None = None,
     copy: bool | None = None,
 ) -> Array:
@@ -267,6 +267,12 @@ def from_block(
     """
     mesh = mesh if mesh is not None else default_mesh()
     sim = mesh.device == "sim"
+    if sim and (not isinstance(block, (list, tuple)) or len(block) != mesh.size):
+        got = f"{len(block)} of them" if isinstance(block, (list, tuple)) else f"a {type(block).__name__}"
+        raise ArgumentError(
+            f"from_block on {mesh!r} takes the blocks of all its {mesh.size} ranks; got {got}.",
+            "from_block([block of rank 0, block of rank 1, ...], placement, mesh=mesh)",
+        )
     blocks = [np.asarray(b) for b in (block if sim else [block])]
     records = np.concatenate([_record(b) for b in blocks])
     if not sim and mesh.size > 1:

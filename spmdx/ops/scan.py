@@ -63,13 +63,13 @@ def _order(x: Any, axis: int, descending: bool) -> Any:
 
 
 @op(_along, prepare=partial(_checked, "argsort"), note=NOTE)
-def argsort(xp: Any, x: Any, axis: int = -1, descending: bool = False, stable: bool = True) -> Any:
+def argsort(xp: Any, x: Any, axis: int = -1, *, descending: bool = False, stable: bool = True) -> Any:
     """The indices that sort along a dimension. Always stable; NaN last."""
     return _order(x, axis, bool(descending))
 
 
 @op(_along, prepare=partial(_checked, "sort"), note=NOTE)
-def sort(xp: Any, x: Any, axis: int = -1, descending: bool = False, stable: bool = True) -> Any:
+def sort(xp: Any, x: Any, axis: int = -1, *, descending: bool = False, stable: bool = True) -> Any:
     """The elements in order along a dimension. Always stable; NaN last."""
     if descending or x.dtype == dtypes.bfloat16:
         return xp.take_along_axis(x, _order(x, axis, bool(descending)), axis)
@@ -78,7 +78,7 @@ def sort(xp: Any, x: Any, axis: int = -1, descending: bool = False, stable: bool
 
 @sort.vjp  # type: ignore[untyped-decorator]  # vjp returns what it is given
 def _sort_vjp(g: Array, out: Array, x: Array, axis: int, descending: bool, stable: bool) -> Any:
-    back = argsort(argsort(plain(x), axis, descending), axis)
+    back = argsort(argsort(plain(x), axis, descending=descending), axis)
     return take_along_axis(g, back, axis)
 
 
@@ -90,7 +90,7 @@ def _searchsorted(xp: Any, x: Any, v: Any, side: str) -> Any:
     return xp.asarray(xp.searchsorted(x, v, side), np.int64)
 
 
-def searchsorted(x1: Any, x2: Any, /, *, side: str = "left", sorter: Any = None) -> Array:
+def searchsorted(x1: Any, x2: Any, /, side: str = "left", sorter: Any = None) -> Array:
     """Where each of x2 would be inserted to keep the 1-D array x1 in order. Partial("sum") where x1 is divided."""
     x1 = _array(x1)
     if x1.ndim != 1:

@@ -175,7 +175,7 @@ def swapaxes(x: Any, axis1: int, axis2: int) -> Any:
     return permute_dims(x, tuple(order))
 
 
-def moveaxis(x: Any, source: Any, destination: Any, /) -> Any:
+def moveaxis(x: Any, source: Any, destination: Any) -> Any:
     """Dimensions moved to new positions, the others in their order."""
     ndim = np.ndim(x)
     start, end = several(source, ndim, "moveaxis"), several(destination, ndim, "moveaxis")
