@@ -34,7 +34,8 @@ struct Parcel {
 
 class Channel {
  public:
-    // Bytes: where things lie in every member's memory. `stages` are two areas of size + 1 pieces each.
+    // Bytes: where things lie in every member's memory. `control` is the members' slots, in the first one's,
+    // and then two headers, in each. `row` is the numbers in a header, `stages` two areas of size + 1 pieces.
     struct Layout {
         int64_t control, row, piece;
         std::array<int64_t, 2> stages;
@@ -52,9 +53,6 @@ class Channel {
           rank_(rank),
           size_(int(heaps_.size())),
           spins_(spins) {
-        char* const tables = slots_.base + 64 * size_;
-        for (int half : {0, 1})
-            tables_[size_t(half)] = reinterpret_cast<int64_t*>(tables) + half * size_ * layout.row;
         own_slots.add(slots_.of(rank));
     }
 
@@ -63,9 +61,11 @@ class Channel {
         wait();
     }
 
-    // One member's row of the last header: signature, bytes, where each member's part starts and the last
-    // ends.
-    const int64_t* header(int member) const { return tables_[header_half_] + member * layout_.row; }
+    // Bytes that one member said it sends another, in the last collective.
+    int64_t said(int from, int to) const {
+        const int64_t* const row = header(from);
+        return row[3 + to] - (to > 0 ? row[2 + to] : 0);
+    }
 
     // Returns 0 when done, and otherwise the bytes of the longest message if there are more than `limit`:
     // then nothing has been done, on any rank. Negative: see above.
@@ -92,12 +92,11 @@ class Channel {
             const int64_t* const row = header(i);
             if (row[0] != parcel.signature) return disagree;
             longest = std::max(longest, row[1]);
-            for (int k = 0; k < size_; ++k) part = std::max(part, row[3 + k] - row[2 + k]);
+            part = std::max(part, row[2]);
         }
         if (parcel.verb == Verb::all_to_all)
             for (int i = 0; i < size_; ++i)
-                if (header(i)[3 + rank_] - header(i)[2 + rank_] != parcel.receive[size_t(i)].bytes)
-                    return -2 - i;
+                if (said(i, rank_) != parcel.receive[size_t(i)].bytes) return -2 - i;
         if (longest > limit) return longest;
         if (pieces) {
             all_reduce(longest);
@@ -136,14 +135,21 @@ class Channel {
         if (measures_) waited_ += seconds() - start;
     }
 
+    // One member's last header: signature, bytes, those of the longest part, and where each part ends.
+    int64_t* header(int member) const {
+        char* const headers = heaps_[size_t(member)] + layout_.control + 64 * size_;
+        return reinterpret_cast<int64_t*>(headers) + header_half_ * layout_.row;
+    }
     void write_header() {
-        header_half_ = size_t(next());
-        int64_t* const row = tables_[header_half_] + rank_ * layout_.row;
+        header_half_ = next();
+        int64_t* const row = header(rank_);
         row[0] = parcel_->signature;
-        row[1] = parcel_->sent();
-        row[2] = 0;
-        for (int i = 0; i < size_; ++i)
-            row[3 + i] = row[2 + i] + (size_t(i) < parcel_->send.size() ? parcel_->send[size_t(i)].bytes : 0);
+        row[1] = row[2] = 0;
+        for (size_t i = 0; i < size_t(size_); ++i) {
+            const int64_t part = i < parcel_->send.size() ? parcel_->send[i].bytes : 0;
+            row[2] = std::max(row[2], part);
+            row[3 + i] = row[1] += part;
+        }
     }
 
     // How messages of one size class are best handed out. Lines that another core has read are slow to get
@@ -322,8 +328,7 @@ class Channel {
     Layout layout_;
     Slots slots_;
     int rank_, size_, spins_;
-    std::array<int64_t*, 2> tables_{};
-    size_t header_half_ = 0;
+    int header_half_ = 0;
     uint64_t epoch_ = 0;
     // Of the collective that runs
     const Parcel* parcel_ = nullptr;

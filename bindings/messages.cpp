@@ -109,8 +109,8 @@ std::unique_ptr<Shared> make_channel(const std::vector<py::array>& heaps, int ra
             "0 <= rank < size, rows for size + 3 numbers, pieces of whole cache lines");
     std::vector<char*> places;
     for (const py::array& heap : heaps) {
-        const int64_t end = std::max({control + 64 * size + 16 * row * size, stages[0] + (size + 1) * piece,
-                                      stages[1] + (size + 1) * piece});
+        const int64_t end = std::max(
+            {control + 64 * size + 16 * row, stages[0] + (size + 1) * piece, stages[1] + (size + 1) * piece});
         if (!(heap.flags() & py::array::c_style) || heap.nbytes() < end || control < 0 || stages[0] < 0 ||
             stages[1] < 0 || control % 64 || reinterpret_cast<uintptr_t>(heap.data()) % 64)
             throw std::invalid_argument("a heap is too small, or not on whole cache lines");
@@ -161,11 +161,7 @@ void bind_messages(py::module_& m) {
             },
             "Return when every member has come here: 0, or -2**32 - i as carry does.")
         .def(
-            "sent",
-            [](const Shared& self, int from, int to) {
-                const int64_t* const row = self.channel.header(from);
-                return row[3 + to] - row[2 + to];
-            },
+            "sent", [](const Shared& self, int from, int to) { return self.channel.said(from, to); },
             py::arg("from_member"), py::arg("to_member"),
             "Bytes that one member said it sends another, in the last collective.");
 }

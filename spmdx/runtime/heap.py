@@ -22,7 +22,8 @@ SHARE = 8  # a mesh takes at most this part of the shared memory that is free
 LARGEST = 2**26  # and a rank at most these bytes of it
 LEAST = 2**16  # a heap with less than this is not worth it
 PIECE = 2**18  # bytes that travel at once to one member: written and read again while still in a cache,
-IN_FLIGHT = 2**24  # as long as the pieces of all members together are no more than this. Each piece costs a barrier.
+IN_FLIGHT = 2**24  # as long as the pieces of all members together are no more than this. Each piece costs a barrier, so
+# that it is a page at least, and each of very many members has its pieces in its own core's cache.
 LINE = 64  # a cache line: what different ranks write must not share one
 PAGE = 4096
 POPULATE = 23  # Linux's MADV_POPULATE_WRITE
@@ -32,7 +33,7 @@ POPULATE = 23  # Linux's MADV_POPULATE_WRITE
 class Region:
     """Where one group's part lies, the same in every rank's heap (bytes from its start)."""
 
-    control: int  # in the first member's heap: a slot per member, then two header tables
+    control: int  # in the first member's heap: a slot per member; then, in every member's own, two headers
     row: int  # numbers in a header
     piece: int
     stages: tuple[int, int]  # two staging areas, each of members + 1 pieces
@@ -46,12 +47,12 @@ def divide(total: int, sizes: tuple[int, ...]) -> dict[int, Region]:
     at, controls = 0, {}
     for mask, p in members.items():
         controls[mask] = at
-        at += p * LINE + 2 * p * rows[mask] * 8
+        at += p * LINE + 2 * rows[mask] * 8
     at = _up(at, PAGE)
     each = (total - at) // max(1, len(members)) // PAGE * PAGE
     regions = {}
     for mask, p in members.items():
-        piece = min(PIECE, IN_FLIGHT // p**2, each // (2 * (p + 1))) // LINE * LINE
+        piece = min(PIECE, max(PAGE, IN_FLIGHT // p**2), each // (2 * (p + 1))) // LINE * LINE
         if piece >= PAGE:
             regions[mask] = Region(controls[mask], rows[mask], piece, (at, at + (p + 1) * piece))
         at += each

@@ -12,7 +12,8 @@ Flat = np.ndarray[Any, np.dtype[Any]]
 LEAST = 2**20  # bytes: below, the C library's allocator does this itself
 KEPT = 2**29  # bytes at rest at most
 
-# No lock: a block comes back in a finaliser, which may run anywhere. Each step below is one step of a dict.
+# No lock: a block comes back in a finaliser, which may run anywhere, also between two steps of an iteration. Each step
+# below is one of a dict, and what is iterated over is a copy.
 _free: dict[int, Flat] = {}
 _lent: dict[int, tuple[ref[Flat], Flat]] = {}
 
@@ -31,7 +32,7 @@ def take(count: int, dtype: Any) -> Flat:
 
 
 def _pick(nbytes: int) -> Flat:
-    for key, block in list(_free.items()):
+    for key, block in _free.copy().items():
         if nbytes <= block.nbytes <= 2 * nbytes:
             mine = _free.pop(key, None)
             if mine is not None:  # no other thread was faster
@@ -42,9 +43,9 @@ def _pick(nbytes: int) -> Flat:
 def _give_back(key: int) -> None:
     _, block = _lent.pop(key)
     _free[id(block)] = block
-    at_rest = list(_free.items())
-    excess = sum(b.nbytes for _, b in at_rest) - KEPT
-    for oldest, b in at_rest:
+    at_rest = _free.copy()
+    excess = sum(b.nbytes for b in at_rest.values()) - KEPT
+    for oldest, b in at_rest.items():
         if excess <= 0:
             break
         _free.pop(oldest, None)

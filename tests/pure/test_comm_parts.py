@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from itertools import pairwise
+from types import SimpleNamespace
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -70,20 +73,47 @@ def test_unknown_reduction() -> None:
         reduction.reduce_ordered([np.ones(2, complex)], "max")
 
 
-@pytest.mark.parametrize("sizes", [(2,), (2, 2), (1, 3), (2, 3, 4), (64,)])
+@pytest.mark.parametrize("sizes", [(2,), (2, 2), (1, 3), (2, 3, 4), (64,), (256,), (16, 16)])
 @pytest.mark.parametrize("total", [2**28, 2**24, 2**20, 2**16])
 def test_regions_of_a_heap_do_not_overlap(total: int, sizes: tuple[int, ...]) -> None:
     heap = pytest.importorskip("spmdx.runtime.heap", reason="the heap is MPI's", exc_type=ImportError)
     used = []
     for mask, region in heap.divide(total, sizes).items():
         p = int(np.prod([n for i, n in enumerate(sizes) if mask >> i & 1]))
-        used.append((region.control, region.control + 64 * p + 16 * p * region.row))
+        used.append((region.control, region.control + 64 * p + 16 * region.row))
         used += [(start, start + (p + 1) * region.piece) for start in region.stages]
         assert region.piece % 64 == 0 and region.row >= p + 3
     used.sort()
     assert all(start >= end for (_, end), (start, _) in pairwise(used))
     assert not used or used[-1][1] <= total
     assert used or total < 2**28
+
+
+def test_a_node_of_many_ranks_shares_memory() -> None:
+    """A region for 256 ranks takes no more of a heap than grows with their number; 72 use one (as threads)."""
+    heap = pytest.importorskip("spmdx.runtime.heap", reason="the heap is MPI's", exc_type=ImportError)
+    shared = pytest.importorskip("spmdx.runtime.shared", reason="the heap is MPI's", exc_type=ImportError)
+    [region] = heap.divide(2**22, (256,)).values()
+    assert region.stages[0] < 2**15
+    p, total = 72, 2**20
+    [region] = heap.divide(total, (p,)).values()
+    starts = [(memory := np.zeros(total + 64, np.uint8), -memory.ctypes.data % 64) for _ in range(p)]
+    views = {rank: memory[start : start + total] for rank, (memory, start) in enumerate(starts)}
+    node = SimpleNamespace(views=views, crowded=True)
+    got: dict[int, Any] = {}
+
+    def work(rank: int) -> None:
+        group = shared.SharedGroup(SimpleNamespace(rank=rank, size=p), node, region, list(range(p)))
+        parts = group.all_to_all(np.arange(p, dtype=np.int16) + 100 * rank, [1] * p, [1] * p)
+        total = group.all_reduce(np.full(3, rank), "sum")
+        got[rank] = np.concatenate(parts).tolist(), total.tolist()
+
+    threads = [threading.Thread(target=work, args=(rank,), daemon=True) for rank in range(p)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert got == {r: ([100 * i + r for i in range(p)], [p * (p - 1) // 2] * 3) for r in range(p)}
 
 
 def test_memory_of_a_result_is_used_again_when_its_views_are_gone() -> None:
@@ -97,6 +127,22 @@ def test_memory_of_a_result_is_used_again_when_its_views_are_gone() -> None:
     third = pool.take(900_000, np.float32)  # a block of up to twice the size will do
     assert third.ctypes.data == address
     assert third.dtype == np.float32 and third.flags.writeable
+
+
+def test_memory_may_come_back_at_any_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The garbage collector runs where containers are made, also while the memory at rest is looked through."""
+
+    class Lively(dict[int, Any]):
+        def items(self) -> Any:
+            for item in super().items():
+                self[-len(self)] = np.empty(0, np.uint8)  # as a finaliser would
+                yield item
+
+    monkeypatch.setattr(pool, "_free", Lively({1: np.empty(2**20, np.uint8), 2: np.empty(2**21, np.uint8)}))
+    for _ in range(2):
+        held = pool.take(2**21, np.uint8)
+        assert len(held) == 2**21
+        del held
 
 
 def test_memory_at_rest_is_bounded() -> None:
