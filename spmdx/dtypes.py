@@ -19,6 +19,7 @@ uint8, uint16, uint32, uint64 = map(np.dtype, ("uint8", "uint16", "uint32", "uin
 float16, float32, float64 = map(np.dtype, ("float16", "float32", "float64"))
 bfloat16 = np.dtype(ml_dtypes.bfloat16)
 complex64, complex128 = map(np.dtype, ("complex64", "complex128"))
+NARROW = frozenset({float16, bfloat16})  # sums and products are accumulated in float32, and rounded once
 
 REAL = "iufV"  # NumPy's letters of kinds; bfloat16's own is V, of records
 NUMERIC = REAL + "c"

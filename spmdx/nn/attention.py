@@ -13,7 +13,7 @@ import numpy as np
 
 from spmdx.array import Array
 from spmdx.autodiff import custom_vjp, vjp
-from spmdx.dtypes import float32
+from spmdx.dtypes import NARROW, float32
 from spmdx.errors import ArgumentError, ShapeError
 from spmdx.nn.dropout import dropout
 from spmdx.ops import elementwise as e
@@ -23,7 +23,6 @@ from spmdx.ops.create import arange, tri
 from spmdx.ops.fit import fit
 from spmdx.ops.neural import settled
 from spmdx.ops.place import asarray
-from spmdx.ops.reduce import NARROW
 from spmdx.ops.scan import softmax
 from spmdx.ops.shape import permute_dims
 from spmdx.random import Key

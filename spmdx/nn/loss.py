@@ -6,14 +6,14 @@ from typing import Any
 
 from spmdx.array import Array
 from spmdx.autodiff import custom_vjp, vjp
-from spmdx.dtypes import float32
+from spmdx.dtypes import NARROW, float32
 from spmdx.errors import DtypeError, ShapeError
 from spmdx.ops import elementwise as e
 from spmdx.ops.likelihood import _cross_entropy_back, _sum_exp
 from spmdx.ops.moments import logsumexp
 from spmdx.ops.neural import settled, settled_together
 from spmdx.ops.place import asarray
-from spmdx.ops.reduce import NARROW, max, sum
+from spmdx.ops.reduce import max, sum
 from spmdx.ops.scan import take_along_axis
 from spmdx.tape import recording
 

@@ -10,11 +10,11 @@ from typing import Any
 
 from spmdx.array import Array
 from spmdx.autodiff import custom_vjp, vjp
-from spmdx.dtypes import float32, promoted
+from spmdx.dtypes import NARROW, float32, promoted
 from spmdx.ops import elementwise as e
 from spmdx.ops.moments import mean
 from spmdx.ops.neural import _norm, _norm_back, _norm_scale_back, settled
-from spmdx.ops.reduce import NARROW, sum
+from spmdx.ops.reduce import sum
 from spmdx.tape import recording
 
 

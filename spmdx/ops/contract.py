@@ -14,6 +14,7 @@ import numpy as np
 from spmdx import dtypes
 from spmdx.array import Array
 from spmdx.decide import constants
+from spmdx.dtypes import NARROW
 from spmdx.errors import ArgumentError, ShapeError
 from spmdx.op import op
 from spmdx.ops import elementwise as e
@@ -21,7 +22,7 @@ from spmdx.ops.axes import one, several
 from spmdx.ops.diagonal import diagonal_of
 from spmdx.ops.fit import fit
 from spmdx.ops.place import asarray
-from spmdx.ops.reduce import NARROW, sum
+from spmdx.ops.reduce import sum
 from spmdx.ops.shape import matrix_transpose, moveaxis, permute_dims, ravel, squeeze
 
 # One pair

@@ -9,11 +9,12 @@ import numpy as np
 
 from spmdx import dtypes
 from spmdx.array import Array
+from spmdx.dtypes import NARROW
 from spmdx.errors import ArgumentError
 from spmdx.ops import elementwise as e
 from spmdx.ops.axes import several
 from spmdx.ops.place import asarray
-from spmdx.ops.reduce import NARROW, count_nonzero, finished, max, min, sum
+from spmdx.ops.reduce import count_nonzero, finished, max, min, sum
 from spmdx.tape import plain
 
 

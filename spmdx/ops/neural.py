@@ -14,12 +14,12 @@ import numpy as np
 
 from spmdx import dtypes
 from spmdx.array import Array
+from spmdx.dtypes import NARROW
 from spmdx.op import op
 from spmdx.ops import elementwise as e
 from spmdx.ops.fit import fit
 from spmdx.ops.place import moved_arrays
 from spmdx.ops.pointwise import FLOATS, pointwise
-from spmdx.ops.reduce import NARROW
 from spmdx.ops.special import erf, erf_block
 from spmdx.plan import plan
 from spmdx.tape import recording

@@ -11,6 +11,7 @@ import numpy as np
 
 from spmdx import dtypes
 from spmdx.array import Array
+from spmdx.dtypes import NARROW
 from spmdx.errors import DtypeError, ShapeError
 from spmdx.op import op
 from spmdx.ops import elementwise as e
@@ -19,8 +20,6 @@ from spmdx.ops.fit import fit
 from spmdx.ops.scatter import template
 from spmdx.runtime import memory
 from spmdx.tape import plain
-
-NARROW = frozenset({dtypes.float16, dtypes.bfloat16})  # accumulated in float32, rounded once
 
 # How a reduction is called
 

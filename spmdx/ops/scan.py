@@ -11,6 +11,7 @@ import numpy as np
 from spmdx import dtypes
 from spmdx.array import Array
 from spmdx.decide import Bounds
+from spmdx.dtypes import NARROW
 from spmdx.errors import ArgumentError, DtypeError, ShapeError
 from spmdx.op import op
 from spmdx.ops import elementwise as e
@@ -18,7 +19,7 @@ from spmdx.ops.axes import names, one
 from spmdx.ops.fit import fit
 from spmdx.ops.moments import logsumexp
 from spmdx.ops.place import asarray
-from spmdx.ops.reduce import NARROW, finished, max, sum
+from spmdx.ops.reduce import finished, max, sum
 from spmdx.ops.scatter import check, locate, template
 from spmdx.ops.shape import broadcast_to, common_shape, ravel
 from spmdx.rule import Form

@@ -6,12 +6,11 @@ from typing import Any, NamedTuple
 
 from spmdx import tree
 from spmdx.array import Array
-from spmdx.dtypes import float32
+from spmdx.dtypes import NARROW, float32
 from spmdx.ops import elementwise as e
 from spmdx.ops.create import zeros, zeros_like
 from spmdx.ops.moments import mean
 from spmdx.ops.neural import settled
-from spmdx.ops.reduce import NARROW
 from spmdx.ops.update import _mix, _mix_square
 from spmdx.optim.base import GradientTransformation, Numbers, Rate, chain, mapped, needed, none_taken
 from spmdx.optim.steps import scale_by_learning_rate

@@ -12,12 +12,11 @@ import numpy as np
 from spmdx import context, tree
 from spmdx.array import Array
 from spmdx.decide import default_mesh
-from spmdx.dtypes import float32
+from spmdx.dtypes import NARROW, float32
 from spmdx.errors import ArgumentError
 from spmdx.mesh import Mesh
 from spmdx.ops.create import full, zeros_like
 from spmdx.ops.place import redistribute
-from spmdx.ops.reduce import NARROW
 
 Rate = float | Callable[[Array], Any]  # a learning rate, or a schedule: a function of the number of steps taken
 Mask = Any  # a pytree of bools, or a function of params that returns one

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
+from spmdx.dtypes import NARROW
 from spmdx.errors import ArgumentError, DtypeError
 from spmdx.runtime.pool import Flat, take
 
@@ -28,7 +28,6 @@ LOGICAL: dict[str, np.ufunc] = {
     "prod": np.logical_and,
     "min": np.logical_and,
 }
-NARROW = frozenset({np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)})
 BLOCK_BYTES = 128 * 1024  # what stays in the second-level cache while the members' pieces are added to it
 
 
