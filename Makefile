@@ -1,6 +1,8 @@
 # Each target does everything from a bare clone: it needs Python 3.10 or newer, a C++ compiler and make.
 PYTHON ?= python3
 JOBS ?= 2
+# More options for pytest: make test PYTEST="-k exp", PYTEST="tests/pure -x", ...
+PYTEST ?=
 BIN := .venv/bin
 STAMP := .venv/spmdx.stamp
 EXTRAS := mpi,examples,test,docs,dev
@@ -8,7 +10,7 @@ EXTRAS := mpi,examples,test,docs,dev
 .PHONY: help install demo test test-all check format docs clean
 help:
 	@echo "make demo      train a classifier on real data on four ranks"
-	@echo "make test      the tests, about ten minutes"
+	@echo "make test      the tests, about ten minutes; PYTEST=\"-k exp\" passes options on to pytest"
 	@echo "make test-all  the tests marked slow as well"
 	@echo "make check     lint, formats, types and the floors"
 	@echo "make format    rewrite the sources in their formats"
@@ -19,10 +21,10 @@ demo: $(STAMP)
 	$(BIN)/mpiexec -n 4 $(BIN)/python examples/digits.py
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -m "not slow" -n $(JOBS) --dist worksteal
+	$(BIN)/python -m pytest -m "not slow" -n $(JOBS) --dist worksteal $(PYTEST)
 
 test-all: $(STAMP)
-	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(PYTEST)
 
 CXX_FILES = $(wildcard $(foreach ending,h hpp cuh cu cpp,cuda/*.$(ending) bindings/*.$(ending)))
 

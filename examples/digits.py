@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import matplotlib
@@ -90,7 +91,7 @@ def train(mesh: sx.Mesh, dtype: Any, steps: int, show: bool = False) -> Run:
 
     gradient = sx.value_and_grad(loss)
     losses, masks = [], []
-    bar = tqdm(range(steps), desc=f"{np.dtype(dtype).name} on {mesh.shape}", disable=not show)
+    bar = tqdm(range(steps), desc=f"{np.dtype(dtype).name} on {mesh.shape}", disable=None if show else True)
     for step in bar:
         drawn = sx.random.fold_in(k_drop, step)
         mask = sx.random.bernoulli(drawn, (len(used), HIDDEN), 1.0 - RATE, mesh=mesh, placement=sx.P("data", "model"))
@@ -128,7 +129,10 @@ def main() -> None:
     """Train in both precisions on all ranks and on one, save the loss curve, print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=STEPS)
-    parser.add_argument("--plot", default="digits-loss.png", help="where the loss curve goes")
+    beside = Path(__file__).with_name("digits-loss.png")
+    parser.add_argument(
+        "--plot", type=Path, default=beside, help="where the loss curve goes; default: beside this file"
+    )
     options = parser.parse_args()
 
     start = time.perf_counter()

@@ -111,3 +111,17 @@ def test_sphinx_has_no_complaint(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "sphinx", "-qW", "--keep-going", "-b", "dummy", str(pages.DOCS), str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
+
+
+def test_make_passes_options_on_to_pytest() -> None:
+    done = subprocess.run(
+        ["make", "-n", "test", "PYTEST=-k exp"], cwd=pages.ROOT, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert re.search(r'-m pytest -m "not slow" .* -k exp\n', done.stdout)
+
+
+def test_the_demo_leaves_nothing_that_git_would_list() -> None:
+    text = (pages.ROOT / "examples" / "digits.py").read_text()
+    assert 'Path(__file__).with_name("digits-loss.png")' in text
+    assert "/examples/*.png" in (pages.ROOT / ".gitignore").read_text().splitlines()
+    assert "disable=None if show else True" in text  # no bar where nobody watches
