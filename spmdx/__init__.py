@@ -28,7 +28,7 @@ import spmdx.ops.transfer as _transfer  # attaches x.to
 import spmdx.runtime.world as _world  # names the function that finds the ranks
 from spmdx import debug, random, testing
 from spmdx.array import Array
-from spmdx.autodiff import custom_vjp, grad, jvp, remat, stop_gradient, value_and_grad, vjp
+from spmdx.autodiff import custom_vjp, grad, stop_gradient, value_and_grad, vjp
 from spmdx.debug import explicit
 from spmdx.dtypes import result_type
 from spmdx.errors import SpmdxError
@@ -56,7 +56,10 @@ from spmdx.placement import P, Partial, Replicate, Shard
 from spmdx.plans import Plan, name
 from spmdx.rule import Form
 from spmdx.spec import Spec
-from spmdx.transforms import *
+from spmdx.transforms.derivatives import *
+from spmdx.transforms.remat import *
+from spmdx.transforms.shapes import *
+from spmdx.transforms.vmap import *
 
 __version__ = "0.1.0"
 __array_api_version__ = "2024.12"

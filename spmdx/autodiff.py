@@ -16,14 +16,15 @@ import numpy as np
 from spmdx import context, tree
 from spmdx.array import Array
 from spmdx.errors import ArgumentError, GradientError, ShapeError
-from spmdx.op import call, default_mesh, registry
+from spmdx.op import call, registry
 from spmdx.ops.create import full, zeros_like
 from spmdx.ops.elementwise import add
 from spmdx.ops.place import asarray, moved_arrays
 from spmdx.ops.transfer import brought
 from spmdx.plan import plan
 from spmdx.spec import Spec
-from spmdx.tape import Bundle, Watched, now, plain
+from spmdx.tape import Bundle, Watched, plain
+from spmdx.transforms.batched import Level, level_of, watched
 
 
 def watch(x: Array) -> Watched:
@@ -99,6 +100,8 @@ def vjp(function: Callable[..., Any], *primals: Any, has_aux: bool = False) -> A
         ``(value, pull_back)``, or ``(value, pull_back, aux)``; ``pull_back(cotangents)`` gives a tuple of gradients,
         each with the placement of its primal (Replicate where that is Partial).
     """
+    if context.get().batch:
+        return _of_each_example(context.get().batch[-1], function, primals, has_aux)
     leaves, treedef = tree.flatten(primals)
     leaves = [_checked(x) for x in leaves]
     result, watched = _run(function, leaves, treedef)
@@ -123,6 +126,21 @@ def vjp(function: Callable[..., Any], *primals: Any, has_aux: bool = False) -> A
 
     value = value if nested else tree.map(plain, value)
     return (value, pull_back, aux if nested else tree.map(plain, aux)) if has_aux else (value, pull_back)
+
+
+def _of_each_example(level: Level, function: Callable[..., Any], primals: tuple[Any, ...], has_aux: bool) -> Any:
+    """vjp inside vmap: that of the whole batch, with respect to primals of which every example has its own."""
+    with level.off():
+        whole = tree.map(lambda x: level.down(_checked(x)), primals)
+        value, pull_whole, *aux = vjp(level.lowered(function), *whole, has_aux=has_aux)
+    value, aux = tree.map(level.up, (value, aux))
+
+    def pull_back(cotangents: Any) -> Any:
+        with level.off():
+            found = pull_whole(tree.map(level.down, cotangents))
+        return tree.map(level.up, found)
+
+    return value, pull_back, *aux
 
 
 def value_and_grad(
@@ -288,9 +306,15 @@ class custom_vjp:  # noqa: N801  # JAX's name, used as a function
                 "f.defvjp(forward, backward)",
             )
         leaves = tree.leaves(args)
-        if not context.get().depth or not any(type(x) is Watched for x in leaves):
+        if not context.get().depth or not any(map(watched, leaves)):
             return self.function(*args)
         forward, backward = self.forward, self.backward
+        level = level_of(leaves)
+        if level is not None:
+            with level.off():
+                whole = custom_vjp(level.lowered(self.function))
+                whole.defvjp(level.lowered(forward), level.lowered(backward))
+                return tree.map(level.up, whole(*tree.map(level.down, args)))
         value, residuals = forward(*args)  # recorded: a second derivative goes through the residuals
         outputs, out_def = tree.flatten(value)
 
@@ -310,58 +334,4 @@ class custom_vjp:  # noqa: N801  # JAX's name, used as a function
         return bundled(value, leaves, "custom_vjp", gradients)
 
 
-def remat(function: Callable[..., Any]) -> Callable[..., Any]:
-    """``function``, computed again in the backward pass instead of keeping what it made. Arrays that it closes over
-    get their gradients as well."""
-
-    @wraps(function)
-    def wrapped(*args: Any, **kwargs: Any) -> Any:
-        if not context.get().depth:
-            return function(*args, **kwargs)
-        start = now()
-        value = function(*args, **kwargs)
-        outputs, _ = tree.flatten(value)
-        sources = _sources(outputs, start)
-
-        def gradients(g: list[Any]) -> list[Any]:
-            with context.use(depth=context.get().depth + 1, check_keys=False):  # it draws the same values again
-                again = tree.leaves(function(*args, **kwargs))
-            with_g = [(out, c) for out, c in zip(again, g) if c is not None]
-            return list(pull([out for out, _ in with_g], [c for _, c in with_g], sources))
-
-        return bundled(value, list(sources), "remat", gradients)
-
-    return wrapped
-
-
-def _sources(outputs: list[Any], start: int) -> list[Watched]:
-    """The watched arrays from before ``start`` that outputs made since depend on."""
-    found: dict[int, Any] = {}
-    seen: set[int] = set()
-    todo = [x for x in outputs if type(x) is Watched]
-    while todo:
-        node = todo.pop()
-        if id(node) in seen:
-            continue
-        seen.add(id(node))
-        if node.order < start:
-            found[id(node)] = node
-        else:
-            todo += [x for x in node.inputs if type(x) in (Watched, Bundle)]
-    return sorted(found.values(), key=lambda x: int(x.order))
-
-
-def jvp(function: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
-    """The value of ``function(*primals)`` and its directional derivative: the vjp of the vjp."""
-    value, _ = vjp(function, *primals)
-    mesh = default_mesh()
-
-    def back(cotangent: Any) -> Any:
-        return vjp(function, *primals)[1](cotangent)
-
-    probe = tree.map(lambda x: zeros_like(x) if isinstance(x, Array) else asarray(x, mesh=mesh), value)
-    _, pull_back = vjp(back, probe)
-    return value, pull_back(tuple(tangents))[0]
-
-
-__all__ = ["call", "custom_vjp", "grad", "jvp", "remat", "stop_gradient", "value_and_grad", "vjp"]
+__all__ = ["call", "custom_vjp", "grad", "stop_gradient", "value_and_grad", "vjp"]

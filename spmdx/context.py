@@ -29,6 +29,7 @@ class State:
     used_keys: set[Any] = field(default_factory=set)  # the keys that are used up, where anything checks
     plan: Any = None  # the running plan: where named values, their gradients and the parameters' go
     dry: Any = None  # a run without blocks: spmdx.transforms.shapes.Dry
+    batch: tuple[Any, ...] = ()  # the vmaps that are running, from the outermost
     depth: int = 0  # gradients being taken around this code: operations are recorded while it is above 0
 
 

@@ -65,6 +65,10 @@ class GradientError(SpmdxError, TypeError):
     """A gradient of something that has none."""
 
 
+class BatchError(SpmdxError, TypeError):
+    """Inside vmap: what needs one example's elements."""
+
+
 class RanksDisagree(SpmdxError, RuntimeError):
     """Ranks that should run the same program have come to different collectives or values."""
 

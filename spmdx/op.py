@@ -261,6 +261,8 @@ def call(operation: Operation, operands: tuple[Any, ...], static: tuple[Any, ...
         elif kind in SCALARS:
             key.append(kind)
             blocks.append(x)
+        elif issubclass(kind, Array):  # it knows what operations do with it, as vmap's arrays
+            return kind.interpret(operation, operands, static, names)  # type: ignore[attr-defined,no-any-return]
         else:
             return call(operation, constants(operands, operation.name), static, names)
     entry = operation.entry(tuple(key), operands, static, names)

@@ -62,4 +62,4 @@ def now() -> int:
 
 def plain(x: Any) -> Any:
     """The array without its record; anything else as it is."""
-    return Array(x._block, x.spec) if isinstance(x, Watched) else x
+    return Array(x._block, x.spec) if isinstance(x, Watched) else getattr(x, "stopped", x)

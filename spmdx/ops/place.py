@@ -149,6 +149,8 @@ def _one(x: Array, target: Spec, steps: tuple[Step, ...]) -> Array:
     """One array brought to its target spec, recorded where a gradient watches."""
     if not steps:
         return x
+    if context.get().batch:
+        return moved_arrays([x], [target], [steps], "redistribute", implied=False)[0]
     block, dry = None, context.get().dry
     if x._block is not None and not dry:
         [block] = move((steps,), (x._block,))
@@ -170,6 +172,9 @@ def moved_arrays(
     for it in so many words, so that it is an error inside `explicit`."""
     if not any(plans):
         return list(arrays)
+    batch = next((type(a) for a in arrays if hasattr(a, "level")), None) if context.get().batch else None
+    if batch is not None:
+        return batch.moved(arrays, targets, cause, implied)  # type: ignore[attr-defined,no-any-return]
     if implied and context.get().explicit:
         for a, t, steps in zip(arrays, targets, plans):
             if any(step.verb not in LOCAL for step in steps):

@@ -17,6 +17,7 @@ from spmdx.plans.placing import Axes, changed, homeward
 from spmdx.plans.plan import Plan
 from spmdx.spec import Spec
 from spmdx.tape import Watched, plain
+from spmdx.transforms.batched import around, level_of
 
 
 def name(x: Any, label: str) -> Any:
@@ -98,6 +99,12 @@ def _plans(arrays: Sequence[Array], targets: Sequence[Spec]) -> list[Any]:
 def _placed(arrays: list[Array], targets: list[Spec], label: str, axes: Axes) -> list[Array]:
     """Arrays moved in as few messages as they need; so are their gradients, to where the arrays came from (also where
     nothing moves on the way there: tensor parallelism sums the gradient of a whole value)."""
+    level = level_of(arrays)
+    if level is not None:  # inside vmap: the batch stays where it is
+        with level.off():
+            whole = [level.down(a, always=False) for a in arrays]
+            found = _placed(whole, [around(a, t) for a, t in zip(arrays, targets)], label, axes)
+        return [level.up(x) if level.within(a) else x for a, x in zip(arrays, found)]
     plans = _plans(arrays, targets)
     sources = [a.spec for a in arrays]
     moved = moved_arrays([plain(a) for a in arrays], targets, plans, label, implied=False)
@@ -105,8 +112,8 @@ def _placed(arrays: list[Array], targets: list[Spec], label: str, axes: Axes) ->
     def back(g: list[Any]) -> list[Any]:
         return _sent(g, [None if x is None else homeward(x.spec, s, axes) for x, s in zip(g, sources)], label)
 
-    found: list[Array] = bundled(moved, arrays, label, back)
-    return found
+    made: list[Array] = bundled(moved, arrays, label, back)
+    return made
 
 
 def _sent(g: list[Any], targets: list[Any], label: str) -> list[Any]:

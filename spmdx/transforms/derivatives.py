@@ -1,0 +1,137 @@
+"""Derivatives in other forms: forwards (jvp, linearize), and all at once (jacrev, jacfwd, hessian)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import Any
+
+from spmdx import tree
+from spmdx.array import Array
+from spmdx.autodiff import vjp
+from spmdx.decide import default_mesh
+from spmdx.errors import ArgumentError, GradientError
+from spmdx.ops.create import eye, zeros_like
+from spmdx.ops.place import asarray
+from spmdx.ops.shape import moveaxis, reshape
+from spmdx.transforms.vmap import vmap
+
+
+def linearize(function: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[..., Any]]:
+    """The value of ``function(*primals)``, and the linear function of tangents that is its derivative there.
+
+    ``push(*tangents)`` may be called many times, also inside :func:`spmdx.vmap`: it is the vjp of the vjp, so whatever
+    has a gradient rule has a forward derivative.
+    """
+    value, _ = vjp(function, *primals)
+    mesh = default_mesh()
+
+    def back(cotangent: Any) -> Any:
+        return vjp(function, *primals)[1](cotangent)
+
+    probe = tree.map(lambda x: zeros_like(x) if isinstance(x, Array) else asarray(x, mesh=mesh), value)
+    _, pull_back = vjp(back, probe)
+    return value, lambda *tangents: pull_back(tangents)[0]
+
+
+def jvp(function: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+    """The value of ``function(*primals)`` and its derivative in the direction of ``tangents``, one for each primal.
+
+    A Hessian times a vector is ``sx.jvp(sx.grad(f), (x,), (v,))[1]``, at the cost of a few gradients.
+    """
+    if len(primals) != len(tangents):
+        raise ArgumentError(
+            f"jvp got {len(primals)} primals and {len(tangents)} tangents.", "jvp(f, (x, y), (of_x, of_y))"
+        )
+    value, push = linearize(function, *primals)
+    return value, push(*tangents)
+
+
+def jacrev(function: Callable[..., Any], argnums: int | Sequence[int] = 0) -> Callable[..., Any]:
+    """The Jacobian function, a row at a time from the outputs back: the gradients of all outputs, batched.
+
+    Args:
+        function: of pytrees of real floating arrays, to a pytree of them.
+        argnums: which argument or arguments.
+
+    Returns:
+        a function whose result has, for every output, the tree of the argument (a tuple of trees for several), each
+        of shape output + input. For few outputs and many inputs; :func:`jacfwd` is for the opposite.
+    """
+
+    def jacobian(chosen: Callable[..., Any], primals: tuple[Any, ...]) -> Any:
+        value, pull_back = vjp(chosen, *primals)
+        outputs, out_def = tree.flatten(value)
+
+        def rows(i: int, out: Array) -> Any:
+            def row(cotangent: Any) -> Any:
+                given = [cotangent if k == i else zeros_like(x) for k, x in enumerate(outputs)]
+                return pull_back(tree.unflatten(out_def, given))
+
+            found = vmap(row)(_basis(out))
+            return tree.map(lambda g: reshape(g, (*out.shape, *g.shape[1:])), found)
+
+        return out_def, [rows(i, out) for i, out in enumerate(outputs)]
+
+    return _jacobian(function, argnums, jacobian)
+
+
+def jacfwd(function: Callable[..., Any], argnums: int | Sequence[int] = 0) -> Callable[..., Any]:
+    """The Jacobian function, a column at a time from the inputs on: the same result as :func:`jacrev`."""
+
+    def jacobian(chosen: Callable[..., Any], primals: tuple[Any, ...]) -> Any:
+        value, push = linearize(chosen, *primals)
+        outputs, out_def = tree.flatten(value)
+        inputs, in_def = tree.flatten(primals)
+
+        def columns(i: int, x: Array) -> list[Any]:
+            def column(tangent: Any) -> Any:
+                given = [tangent if k == i else zeros_like(y) for k, y in enumerate(inputs)]
+                return push(*tree.unflatten(in_def, given))
+
+            found = tree.leaves(vmap(column)(_basis(x)))
+            last = [moveaxis(t, 0, -1) for t in found]
+            return [reshape(t, (*out.shape, *x.shape)) for t, out in zip(last, outputs)]
+
+        table = [columns(i, x if isinstance(x, Array) else asarray(x)) for i, x in enumerate(inputs)]
+        return out_def, [tree.unflatten(in_def, [row[k] for row in table]) for k in range(len(outputs))]
+
+    return _jacobian(function, argnums, jacobian)
+
+
+def hessian(function: Callable[..., Any], argnums: int | Sequence[int] = 0) -> Callable[..., Any]:
+    """The matrix of second derivatives, of shape output + input + input: the Jacobian of the Jacobian."""
+    return jacrev(jacrev(function, argnums), argnums)
+
+
+def _jacobian(
+    function: Callable[..., Any], argnums: int | Sequence[int], jacobian: Callable[..., Any]
+) -> Callable[..., Any]:
+    numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums)
+
+    @wraps(function)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        if any(not -len(args) <= i < len(args) for i in numbers):
+            raise ArgumentError(f"argnums={argnums} of a call with {len(args)} arguments.", f"below {len(args)}")
+
+        def chosen(*some: Any) -> Any:
+            full = list(args)
+            for i, x in zip(numbers, some):
+                full[i] = x
+            return function(*full, **kwargs)
+
+        out_def, found = jacobian(chosen, tuple(args[i] for i in numbers))
+        return tree.unflatten(out_def, [f[0] if isinstance(argnums, int) else f for f in found])
+
+    return wrapped
+
+
+def _basis(x: Array) -> Array:
+    """All arrays like x with a single 1, along a new first dimension."""
+    if x.dtype.kind not in "fV":
+        raise GradientError(f"a Jacobian is of real floating arrays; one is {x.spec!r}.", "x.astype(float)")
+    made: Array = reshape(eye(x.size, dtype=x.dtype, mesh=x.mesh), (x.size, *x.shape))
+    return made
+
+
+__all__ = ["hessian", "jacfwd", "jacrev", "jvp", "linearize"]

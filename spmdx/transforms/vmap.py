@@ -1,0 +1,92 @@
+"""vmap: a function of one example, made one of a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+from spmdx import tree
+from spmdx.array import Array
+from spmdx.errors import ArgumentError, AxisError, ShapeError
+from spmdx.ops.place import asarray
+from spmdx.ops.shape import moveaxis
+from spmdx.transforms import batching as _batching  # noqa: F401  # attaches what operations do with batches
+from spmdx.transforms.batched import Level
+
+Axes = Any  # an int, None, or a container of these
+
+
+def vmap(function: Callable[..., Any], in_axes: Axes = 0, out_axes: Axes = 0) -> Callable[..., Any]:
+    """``function``, of one example, made a function of a batch of them: every operation runs once, on the whole batch.
+
+    Args:
+        function: a function of pytrees of arrays. Inside, an array looks as one example does: its shape has no batch.
+        in_axes: for each argument the dimension along which its arrays are batches, or None for what all examples
+            share; one for all arguments, or a tuple of one for each, in which a tuple, list or dict speaks of an
+            argument's parts.
+        out_axes: where the batch stands in the results; None for a result that is the same for all examples.
+
+    Returns:
+        a function of positional arguments. It equals ``sx.stack`` of the function over the examples, up to rounding.
+
+    The batch may be divided over ranks as any dimension, and stays so. Random values are the same for every example
+    (draw them outside, with the batch's shape). Composes with itself, ``grad``, ``jvp`` and ``remat``, in any order.
+
+    Raises:
+        ShapeError: batches of different lengths.
+        BatchError: what asks for an array's elements, as ``if x > 0:`` does.
+    """
+
+    @wraps(function)
+    def batched(*args: Any) -> Any:
+        leaves, treedef = tree.flatten(args)
+        axes = _spread(in_axes if isinstance(in_axes, (tuple, list)) else (in_axes,) * len(args), args, "in_axes")
+        arrays = [x if axis is None else x if isinstance(x, Array) else asarray(x) for x, axis in zip(leaves, axes)]
+        lengths = {x.shape[_checked(axis, x)] for x, axis in zip(arrays, axes) if axis is not None}
+        if len(lengths) != 1:
+            found = f"batches of lengths {', '.join(map(str, sorted(lengths)))}" if lengths else "no batch"
+            raise ShapeError(f"vmap needs one length for all batches; it got {found}.", "in_axes=(0, None) for shared")
+        level = Level(lengths.pop())
+        examples = [x if axis is None else level.up(moveaxis(x, axis, 0)) for x, axis in zip(arrays, axes)]
+        with level.on():
+            result = function(*tree.unflatten(treedef, examples))
+            outputs, out_def = tree.flatten(result)
+            places = _spread(out_axes, result, "out_axes")
+            return tree.unflatten(out_def, [_out(level, x, axis) for x, axis in zip(outputs, places)])
+
+    return batched
+
+
+def _checked(axis: int, x: Array) -> int:
+    if not -x.ndim <= axis < x.ndim:
+        raise AxisError(f"vmap over axis {axis} of an array of shape {x.shape}.", "in_axes=None for what has no batch")
+    return axis
+
+
+def _out(level: Level, x: Any, axis: int | None) -> Any:
+    if axis is None:
+        if level.within(x):
+            raise ArgumentError(
+                f"out_axes=None is for a result that is the same for all examples; {x!r} is not.", "out_axes=0"
+            )
+        return x
+    whole = level.down(x if isinstance(x, Array) else asarray(x))
+    return whole if axis == 0 else moveaxis(whole, 0, axis)
+
+
+def _spread(axes: Axes, value: Any, what: str) -> list[int | None]:
+    """One entry for every leaf of ``value``, of a tree that may stop earlier."""
+    if axes is None or isinstance(axes, int):
+        return [axes] * len(tree.leaves(value))
+    if isinstance(axes, (tuple, list)) and isinstance(value, (tuple, list)) and len(axes) == len(value):
+        return [found for a, v in zip(axes, value) for found in _spread(a, v, what)]
+    if isinstance(axes, dict) and isinstance(value, dict) and axes.keys() == value.keys():
+        return [found for key in sorted(value) for found in _spread(axes[key], value[key], what)]
+    raise ArgumentError(
+        f"{what}={axes!r} does not fit {type(value).__name__} of {len(tree.leaves(value))} arrays.",
+        f"{what}=0, or one entry (a number or None) for each part",
+    )
+
+
+__all__ = ["vmap"]

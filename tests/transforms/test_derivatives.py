@@ -1,0 +1,105 @@
+"""jvp, linearize, Jacobians and Hessians: against differences, closed forms and one another."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from worlds import close, draw, exact, in_each_world, placements, put
+
+import spmdx as sx
+from spmdx.errors import ArgumentError, GradientError
+
+X, V = draw(4, 3), draw(4, 3, seed=1)
+
+
+def function(x: Any) -> Any:
+    return sx.softmax(x @ x.T, axis=1) @ sx.sin(x)
+
+
+def oracle(x: Any) -> Any:
+    powers = np.exp(x @ x.T)
+    return powers / powers.sum(1, keepdims=True) @ np.sin(x)
+
+
+def differences(f: Any, x: Any, v: Any, step: float = 1e-5) -> Any:
+    return (f(x + step * v) - f(x - step * v)) / (2 * step)
+
+
+@in_each_world
+def test_jvp_is_the_directional_derivative(mesh: sx.Mesh) -> None:
+    for placement in placements(mesh, 2):
+        x, v = put(X, mesh, placement), put(V, mesh)
+        value, tangent = sx.jvp(function, (x,), (v,))
+        close(value, oracle(X))
+        close(tangent, differences(oracle, X, V), 1e-8)
+        _, push = sx.linearize(function, x)
+        exact(push(v), tangent)
+        pushed = sx.vmap(push)(sx.stack([v, v * 2.0]))
+        close(pushed, sx.stack([tangent, tangent * 2.0]))
+
+
+@in_each_world
+def test_jacobians(mesh: sx.Mesh) -> None:
+    for placement in placements(mesh, 2, partial=False):
+        x = put(X, mesh, placement)
+        rows, columns = sx.jacrev(function)(x), sx.jacfwd(function)(x)
+        assert rows.shape == (4, 3, 4, 3)
+        close(rows, columns)
+        close(np.einsum("ijkl,kl->ij", rows.numpy(), V), differences(oracle, X, V), 1e-8)
+
+
+@in_each_world
+def test_hessian(mesh: sx.Mesh) -> None:
+    def loss(x: Any) -> Any:
+        return sx.sum(sx.exp(x[:, :1] * x[:, 1:]) * x[:1, 1:])
+
+    for placement in placements(mesh, 2, partial=False):
+        x = put(X, mesh, placement)
+        found = sx.hessian(loss)(x).numpy()
+        close(found, found.transpose(2, 3, 0, 1))
+        times = sx.jvp(sx.grad(loss), (x,), (put(V, mesh),))[1]  # a Hessian times a vector, without the Hessian
+        close(times, np.einsum("ijkl,kl->ij", found, V), 1e-11)
+        slope = differences(lambda x: sx.grad(loss)(put(x, mesh)).numpy(), X, V)
+        close(times, slope, 1e-7)
+
+
+def test_the_values_that_jax_gives() -> None:
+    """Exact: jax.hessian of jnp.prod and of Rosenbrock's function, jax.jvp of a cube."""
+    x = sx.asarray([1.0, 2.0, 3.0])
+    exact(sx.hessian(sx.prod)(x), np.array([[0.0, 3.0, 2.0], [3.0, 0.0, 1.0], [2.0, 1.0, 0.0]]))
+
+    def rosenbrock(x: Any) -> Any:
+        return sx.sum(100.0 * (x[1:] - x[:-1] ** 2) ** 2 + (1 - x[:-1]) ** 2)
+
+    at = sx.asarray([1.0, 1.0])
+    exact(sx.hessian(rosenbrock)(at), np.array([[802.0, -400.0], [-400.0, 200.0]]))
+    value, tangent = sx.jvp(lambda x: x**3, (sx.asarray(2.0),), (sx.asarray(1.0),))
+    assert (float(value), float(tangent)) == (8.0, 12.0)
+    close(sx.vmap(sx.hessian(rosenbrock))(sx.stack([at, at * 2.0]))[0], sx.hessian(rosenbrock)(at))
+
+
+def test_pytrees_and_several_arguments() -> None:
+    def f(p: Any, scale: Any) -> Any:
+        return {"y": p["a"] * scale, "z": sx.sum(p["a"]) * p["b"]}
+
+    p, scale = {"a": sx.asarray([1.0, 2.0]), "b": sx.asarray(3.0)}, sx.asarray(5.0)
+    for jacobian in (sx.jacrev, sx.jacfwd):
+        found = jacobian(f, argnums=(0, 1))(p, scale)
+        exact(found["y"][0]["a"], np.diag([5.0, 5.0]))
+        exact(found["y"][0]["b"], np.zeros(2))
+        exact(found["y"][1], np.array([1.0, 2.0]))
+        exact(found["z"][0]["a"], np.array([3.0, 3.0]))
+        exact(found["z"][0]["b"], np.array(3.0))
+        exact(found["z"][1], np.array(0.0))
+
+
+def test_bad_calls_say_so() -> None:
+    x = sx.asarray(X)
+    with pytest.raises(ArgumentError, match="1 primals and 2 tangents"):
+        sx.jvp(function, (x,), (x, x))
+    with pytest.raises(ArgumentError, match="argnums=2"):
+        sx.jacrev(function, argnums=2)(x)
+    with pytest.raises(GradientError, match="real floating arrays"):
+        sx.jacrev(lambda x: x * 1j)(x)
