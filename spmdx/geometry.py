@@ -62,7 +62,6 @@ def region(spec: Spec, coordinate: Coordinate) -> tuple[tuple[Interval, ...], ..
     return tuple(spec.pieces(d, coordinate) for d in range(spec.ndim))
 
 
-@lru_cache(maxsize=2048)
 def route(step: Step, coordinate: Coordinate) -> Route:
     """The part of the rank at ``coordinate`` in a collective step."""
     mesh, source, target = step.source.mesh, step.source, step.target

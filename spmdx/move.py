@@ -7,7 +7,6 @@ geometry says which part goes where; here bytes travel.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,6 +20,7 @@ from spmdx.runtime.message import Message
 from spmdx.runtime.message import pack as pack
 from spmdx.runtime.message import unpack as unpack
 
+PARTS = 2**17  # what the messages that are remembered may list, all together
 Block = Any  # an ndarray of the mesh's device; on a simulated mesh a tuple of them, one for each rank
 
 
@@ -113,11 +113,28 @@ def record(verb: str, axes: tuple[str, ...], sent: int, cause: str) -> None:
         trace.append(Record(verb, axes, sent, cause, memory.users_line()))
 
 
-@lru_cache(maxsize=4096)
+class _Made(dict[tuple[tuple[Step, ...], Coordinate], Message]):
+    """Messages by their steps and the rank that they are for, and how many parts they list: on many ranks a message
+    has many, of 1 KiB each."""
+
+    parts = 0
+
+
+_messages = _Made()
+
+
 def _message(steps: tuple[Step, ...], coordinate: Coordinate) -> Message:
     """What the rank at ``coordinate`` carries in the one collective of these steps."""
-    first = steps[0]
-    return Message(first.verb, first.source.op, first.source.dtype, [route(step, coordinate) for step in steps])
+    found = _messages.get((steps, coordinate))
+    if found is None:
+        first, routes = steps[0], [route(step, coordinate) for step in steps]
+        parts = sum(len(r.send) + len(r.receive) for r in routes)
+        if _messages.parts + parts > PARTS:  # bounded: messages can be made again
+            _messages.clear()
+            _messages.parts = 0
+        _messages.parts += parts
+        found = _messages[steps, coordinate] = Message(first.verb, first.source.op, first.source.dtype, routes)
+    return found
 
 
 def _collective(steps: tuple[Step, ...], blocks: list[Block]) -> list[Block]:

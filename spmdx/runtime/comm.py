@@ -167,7 +167,11 @@ C = TypeVar("C", bound=Comm[Any])
 
 
 class World(ABC, Generic[C]):
-    """All the ranks that run the program together."""
+    """All the ranks that run the program together.
+
+    Communicators are kept for as long as the world is: to free one takes all its ranks at once, and none knows when
+    the others are done with it. Equal meshes share one, so that there are as many as a program has different meshes.
+    """
 
     rank: int
     size: int

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import spmdx as sx
+from spmdx import move as moving
 from spmdx import plan as planning
 from spmdx import spec as specs
 from spmdx.mesh import Mesh
@@ -50,6 +51,18 @@ def many_calls(number: int, start: int) -> None:
 def test_tables_are_bounded() -> None:
     many_calls(MEMO_SIZE + 300, 1)
     assert_bounded()
+
+
+def test_messages_are_bounded_by_what_they_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many parts each has, and each collective still gives its value."""
+    monkeypatch.setattr(moving, "PARTS", 200)
+    mesh = Mesh(("p",), (8,), None, "sim")
+    for n in range(2, 12):
+        value = np.arange(n * 3.0).reshape(n, 3)
+        x = sx.asarray(value, mesh=mesh, placement={"p": Shard(0)})
+        assert np.array_equal(sx.redistribute(x, {"p": Shard(1)}).numpy(), value)
+        listed = sum(len(r.send) + len(r.receive) for m in moving._messages.values() for r in m.routes)
+        assert listed == moving._messages.parts <= 200
 
 
 @pytest.mark.slow
