@@ -12,9 +12,10 @@ from spmdx.op import constant
 from spmdx.ops import mask as masks
 from spmdx.ops.axes import one
 from spmdx.ops.place import moved_arrays
-from spmdx.ops.scatter import accumulate, gather, put, put_with, template
+from spmdx.ops.scatter import accumulate, check, gather, put, put_with, template
 from spmdx.ops.shape import broadcast_to, common_shape, ravel, reshape
 from spmdx.ops.slice import blend, blend_with, block_sizes, resolve, slicing, unslice
+from spmdx.ops.transfer import together
 from spmdx.plan import plan
 from spmdx.runtime import memory
 
@@ -138,8 +139,12 @@ def _is_mask(entry: Any) -> bool:
 
 
 def _part(x: Array, reading: Reading) -> Array:
-    """The basic step."""
-    return x if all(entry == FULL for entry in reading.key) else slicing(x, reading.key)
+    """The basic step. Indices that every rank knows are checked on every rank."""
+    part = x if all(entry == FULL for entry in reading.key) else slicing(x, reading.key)
+    for index, dim in zip(reading.arrays, reading.dims):
+        if isinstance(index, np.ndarray):
+            check(index, part.shape[dim], dim)
+    return part
 
 
 def take(x: Array, indices: Any, /, axis: int | None = None) -> Any:
@@ -151,6 +156,8 @@ def take(x: Array, indices: Any, /, axis: int | None = None) -> Any:
         x, axis = (x if x.ndim == 1 else ravel(x)), 0
     dim = one(axis, x.ndim, "take")
     [found] = _entries(x, indices if isinstance(indices, Array) else np.asarray(indices))
+    if isinstance(found, np.ndarray):
+        check(found, x.shape[dim], dim)
     return gather((x, found), dims=(dim,), at=dim)
 
 
@@ -206,9 +213,13 @@ class Changes:
         return self._change(values, "max")
 
     def _change(self, values: Any, how: str) -> Array:
-        return _kept_at(self._changed(values, how), self.x)
+        given = values if isinstance(values, Array) else _constant(values, self.x)
+        x, given, *arrays = together("at", self.x, given, *(i for i in self.index if isinstance(i, Array)))
+        left = iter(arrays)
+        index = tuple(next(left) if isinstance(entry, Array) else entry for entry in self.index)
+        return _kept_at(Changes(x, index)._changed(given, how), x)
 
-    def _changed(self, values: Any, how: str) -> Any:
+    def _changed(self, values: Array, how: str) -> Any:
         x, key = self.x, basic(self.index)
         if key is not None:
             index = resolve(x.shape, key)
@@ -230,10 +241,9 @@ class Changes:
             changed = put_with((part, given, *reading.arrays), how=how, **where)
         return changed if part is x else _change_slice(x, resolve(x.shape, reading.key), changed, "set")
 
-    def _values(self, values: Any, shape: tuple[int, ...]) -> Any:
+    def _values(self, given: Array, shape: tuple[int, ...]) -> Any:
         """The values in the dtype of x, broadcast to what the index takes (leading ones dropped, as NumPy)."""
         x = self.x
-        given = values if isinstance(values, Array) else _constant(values, x)
         if given.dtype != x.dtype:
             if given.dtype.kind == "c" != x.dtype.kind:
                 raise DtypeError(f"complex values do not fit into {x.dtype.name}.", "values.real")

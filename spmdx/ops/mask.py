@@ -20,6 +20,7 @@ from spmdx.move import record
 from spmdx.op import constant, default_mesh
 from spmdx.ops.place import moved_arrays
 from spmdx.ops.shape import reshape
+from spmdx.ops.transfer import brought, together
 from spmdx.plan import plan
 from spmdx.spec import WHOLE, Layout, Spec, make
 from spmdx.tape import Watched
@@ -28,6 +29,7 @@ from spmdx.tape import Watched
 def compress(x: Array, mask: Any) -> Array:
     """The elements of x where the mask is true, in C order; the mask covers the first dimensions of x."""
     mask = mask if isinstance(mask, Array) else constant(np.asarray(mask), x.mesh)
+    x, mask = together("mask", x, mask)
     if mask.ndim > x.ndim or mask.shape != x.shape[: mask.ndim]:
         raise BoundsError(
             f"a mask of shape {mask.shape} does not fit an array of shape {x.shape}.", f"a mask of shape {x.shape}"
@@ -67,7 +69,7 @@ class _Compress:
 
     def gradient(self, i: int, g: Any, out: Any, inputs: Any, static: Mapping[str, Any]) -> Any:
         x, mask = inputs
-        return _expand(g, mask, x.spec, out.spec) if i == 0 else None
+        return _expand(brought([g], [out.spec.mesh])[0], mask, x.spec, out.spec) if i == 0 else None
 
 
 class _Expand:

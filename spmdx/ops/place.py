@@ -334,6 +334,12 @@ def _agreed(records: Any, placement: Placement, mesh: Mesh, shape: Any, dtype: A
                 f"blocks of equal length along axes that do not divide dimension {dim}",
             )
         sizes = tuple(int(n) for n in table[:, 0])
+        said = _said(placement, dim, probe.ndim)
+        if said not in (None, sizes):
+            raise ShapeError(
+                f"blocks of lengths {sizes} along dimension {dim}, and the placement says sizes={said}.",
+                f"Shard({dim}), whose sizes are those of the blocks",
+            )
         groups = _interleave(placement, dim, probe.ndim)
         if any(n % groups for n in sizes):
             raise ShapeError(
@@ -351,6 +357,11 @@ def _agreed(records: Any, placement: Placement, mesh: Mesh, shape: Any, dtype: A
         raise ShapeError(f"the blocks make an array of shape {tuple(lengths)}, not {tuple(shape)}.", "shape=None")
     from_blocks = Spec(mesh, tuple(lengths), dtypes.checked(dtype), tuple(layouts), probe.partial, probe.op)
     return from_blocks.replace()
+
+
+def _said(placement: Placement, dim: int, ndim: int) -> tuple[int, ...] | None:
+    shards = () if isinstance(placement, P) else placement.values()
+    return next((p.sizes for p in shards if isinstance(p, Shard) and p.dim % ndim == dim and p.sizes), None)
 
 
 def _interleave(placement: Placement, dim: int, ndim: int) -> int:

@@ -1,5 +1,5 @@
-"""From one mesh to another: the only move between meshes, run by the union of their ranks; and the gradients of what
-was a constant on another mesh, which come back with no move between meshes."""
+"""From one mesh to another: the only move between meshes, run by the union of their ranks; and constants, which are on
+every mesh of their ranks at no cost, and whose gradients come back with no move between meshes."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import numpy as np
 
 from spmdx import context
 from spmdx.array import Array
+from spmdx.decide import common_mesh
 from spmdx.errors import GradientError, MeshError
 from spmdx.geometry import cut, region
 from spmdx.mesh import Coordinate, Mesh
@@ -112,7 +113,7 @@ class _To:
 _BACK = _To()
 
 
-# Gradients of constants
+# Constants, and their gradients
 
 
 def brought(grads: Sequence[Array], meshes: Sequence[Mesh]) -> list[Array]:
@@ -129,6 +130,14 @@ def brought(grads: Sequence[Array], meshes: Sequence[Mesh]) -> list[Array]:
     whole = [g.spec if g.spec.mesh is m else place(g.spec.mesh, g.shape, g.dtype) for g, m in zip(grads, meshes)]
     there = moved_arrays(grads, whole, [plan(g.spec, w) for g, w in zip(grads, whole)], "grad")
     return [g if g.spec.mesh is mesh else _remeshed(g, mesh) for g, mesh in zip(there, meshes)]
+
+
+def together(name: str, *arrays: Array) -> list[Array]:
+    """The operands of a call on one mesh: what is a constant there is brought, with no communication."""
+    if all(a.spec.mesh is arrays[0].spec.mesh for a in arrays):
+        return list(arrays)
+    mesh = common_mesh(name, [a.spec for a in arrays])
+    return [a if a.spec.mesh is mesh else _remeshed(a, mesh) for a in arrays]
 
 
 def _remeshed(x: Array, mesh: Mesh) -> Array:
