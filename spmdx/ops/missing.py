@@ -35,6 +35,7 @@ INSTEAD = {
     "gradient": "(x[2:] - x[:-2]) / 2",
     "ediff1d": "sx.diff(sx.ravel(x))",
     "trapezoid": "sx.sum((y[1:] + y[:-1]) / 2) * dx",
+    "trapz": "sx.sum((y[1:] + y[:-1]) / 2) * dx",
     "polyval": "c[0] * x**2 + c[1] * x + c[2]",
     "vander": "x[:, None] ** sx.arange(n)",
     "cbrt": "sx.sign(x) * sx.abs(x) ** (1 / 3)",
@@ -125,6 +126,16 @@ INSTEAD = {
     "print": "value = float(x), and then `if mesh.rank == 0: print(value)`",
 }
 
+# What NumPy's arrays have and ours do not.
+METHODS = {
+    "fill": "x = sx.full_like(x, value)",
+    "flat": "sx.ravel(x)",
+    "itemset": "x = x.at[index].set(value)",
+    "resize": "sx.pad(x, ...) or a slice",
+    "view": "x.astype(dtype), or x itself: no array can change it",
+    "partition": "x.sort()",
+}
+
 
 def line_for(name: str, module: str = "np") -> str:
     """The line to write instead of a name. ``module``: where NumPy has it."""
@@ -138,3 +149,11 @@ def no_such_name(name: str) -> AttributeError:
     if name[:1] == "_" or (place is None and name not in INSTEAD):
         return AttributeError(message)
     return MissingName(message, line_for(name, (place or np).__name__.replace("numpy", "np")))
+
+
+def no_such_attribute(name: str) -> AttributeError:
+    """The error for an attribute that arrays do not have."""
+    message = f"'Array' object has no attribute {name!r}."
+    if name[:1] == "_" or not (hasattr(np.ndarray, name) or name in METHODS):
+        return AttributeError(message.rstrip("."))
+    return MissingName(message, METHODS.get(name) or INSTEAD.get(name) or f"x.numpy().{name}, of the global value")

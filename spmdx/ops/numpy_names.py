@@ -20,7 +20,7 @@ from spmdx.ops.kinds import finfo
 from spmdx.ops.mask import nonzero
 from spmdx.ops.moments import mean
 from spmdx.ops.place import asarray
-from spmdx.ops.reduce import all, max, min, sum
+from spmdx.ops.reduce import all, finished, max, min, sum
 from spmdx.ops.shape import broadcast_to, expand_dims, moveaxis, permute_dims, ravel, reshape
 
 concatenate = concat
@@ -29,6 +29,11 @@ concatenate = concat
 def _arrays(name: str, *values: Any) -> list[Array]:
     """The values as Arrays: numbers and NumPy arrays are constants on the mesh of the others."""
     return list(constants(tuple(x if isinstance(x, Array) else np.asarray(x) for x in values), name))
+
+
+def _finished(name: str, *values: Any) -> list[Any]:
+    """As Arrays that are not Partial: they are read more than once, and would be finished each time."""
+    return [finished(x) if x.spec.partial else x for x in _arrays(name, *values)]
 
 
 def copy(x: Any) -> Array:
@@ -101,7 +106,7 @@ def fliplr(x: Any) -> Any:
 
 def isclose(x: Any, y: Any, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> Any:
     """Where abs(x - y) <= atol + rtol * abs(y), or both are the same infinity (with equal_nan: both NaN)."""
-    x, y = _arrays("isclose", x, y)
+    x, y = _finished("isclose", x, y)
     y = e.astype(y, np.result_type(y.dtype, np.float64)) if y.dtype.kind in "iub" else y
     with np.errstate(invalid="ignore"):
         near = e.less_equal(e.abs(e.subtract(x, y)), e.add(atol, e.multiply(rtol, e.abs(y))))
@@ -116,7 +121,7 @@ def allclose(x: Any, y: Any, rtol: float = 1e-05, atol: float = 1e-08, equal_nan
 
 def array_equal(x: Any, y: Any, equal_nan: bool = False) -> Any:
     """Whether shapes and all elements are equal: a 0-d array, which bool() finishes."""
-    x, y = _arrays("array_equal", x, y)
+    x, y = _finished("array_equal", x, y)
     if x.shape != y.shape:
         return asarray(False, mesh=x.mesh)
     same = e.equal(x, y)
@@ -169,7 +174,7 @@ def vdot(x: Any, y: Any) -> Any:
 
 def cross(x: Any, y: Any, axis: int = -1) -> Any:
     """The cross product of vectors with 3 components along a dimension."""
-    x, y = _arrays("cross", x, y)
+    x, y = _finished("cross", x, y)
     shapes = [a.shape[one(axis, a.ndim, "cross")] for a in (x, y)]
     if shapes != [3, 3]:
         raise ShapeError(f"cross takes vectors of 3 components; got {shapes} along axis {axis}.", "a third one, 0")
@@ -209,7 +214,7 @@ def ptp(x: Any, axis: Any = None, *, keepdims: bool = False) -> Any:
 
 def nan_to_num(x: Any, *, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None) -> Any:
     """NaN replaced by a number, and infinities (by the dtype's greatest and least number unless told)."""
-    [x] = _arrays("nan_to_num", x)
+    [x] = _finished("nan_to_num", x)
     if x.dtype.kind not in "fV":
         return x
     limits = finfo(x.dtype)

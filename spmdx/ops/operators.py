@@ -13,7 +13,7 @@ import numpy as np
 
 from spmdx.array import Array
 from spmdx.decide import SCALARS
-from spmdx.errors import ArgumentError, DtypeError, ImmutableError, MeshError, PlacementError
+from spmdx.errors import ArgumentError, DtypeError, ImmutableError, MeshError, PlacementError, ShapeError
 from spmdx.op import Operation, call
 from spmdx.ops import contract, elementwise, extremes, join, mask, missing, moments, numpy_names, place, reduce, scan
 from spmdx.ops import index as _index_file  # noqa: F401  # attaches x[...] and its methods
@@ -54,6 +54,16 @@ power = _operator(e.pow)
 def _pow(x: Any, y: Any) -> Any:
     """x ** y: a square is a product, as NumPy's operator does it."""
     return e.square(x) if type(y) is int and y == 2 and x.dtype.kind in "fc" else power(x, y)
+
+
+def _bool(x: Array) -> bool:
+    if x.size != 1:
+        raise ShapeError(f"an array of shape {x.shape} is neither true nor false as a whole.", "sx.all(x) or sx.any(x)")
+    return bool(place.item(x))
+
+
+def _getattr(x: Array, name: str) -> Any:
+    raise missing.no_such_attribute(name)
 
 
 def _iter(x: Array) -> Iterator[Array]:
@@ -201,7 +211,8 @@ _SPECIAL = {
     "abs": e.abs,
     "invert": e.bitwise_invert,
     "iter": _iter,
-    "bool": _number(bool),
+    "bool": _bool,
+    "getattr": _getattr,
     "int": _number(int),
     "float": _number(float),
     "complex": _number(complex),

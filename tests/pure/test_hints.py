@@ -69,6 +69,24 @@ def test_missing_names_say_what_to_write() -> None:
     assert not hasattr(sx, "median") and not hasattr(sx, "__wrapped__")
 
 
+def test_missing_attributes_say_what_to_write() -> None:
+    says(
+        lambda: x().fill(0),
+        AttributeError,
+        "'Array' object has no attribute 'fill'",
+        "Write x = sx.full_like(x, value)",
+    )
+    says(lambda: x().put(0, 1), AttributeError, "Write x = x.at[index].set(values)")
+    says(lambda: x().tobytes(), sx.SpmdxError, "Write x.numpy().tobytes, of the global value")
+    says(lambda: x().foo, AttributeError, "'Array' object has no attribute 'foo'")
+    assert not hasattr(x(), "__array_interface__") and not hasattr(x(), "fill")
+    assert not [name for name in missing.METHODS if name in dir(sx.Array)]
+
+
+def test_the_truth_of_many() -> None:
+    says(lambda: bool(x() > 0), ValueError, "neither true nor false", "Write sx.all(x) or sx.any(x)")
+
+
 def test_no_hint_is_for_a_name_that_exists() -> None:
     assert not [name for name in missing.INSTEAD if name in dir(sx)]
 
@@ -194,6 +212,23 @@ def test_numpys_functions_with_ours_of_the_same_name() -> None:
     for call in (np.linalg.trace, np.linalg.diagonal, np.trace, np.diagonal, np.sum, np.concatenate, np.transpose):
         found = call(sx.asarray(cube))
         assert isinstance(found, sx.Array) and np.array_equal(found.numpy(), call(cube)), call
+
+
+def test_the_global_value_for_numpy() -> None:
+    """np.asarray(x) is a collective like any other: counted, and forbidden inside explicit."""
+    with sx.debug.trace() as t:
+        assert np.array_equal(np.asarray(x()), A)
+    assert t.count() == 1
+    with sx.explicit():
+        says(lambda: np.asarray(x()), sx.SpmdxError, "explicit", "Write x.redistribute({}).numpy(), or x.block")
+
+
+def test_what_is_read_more_than_once_is_finished_once() -> None:
+    part = sx.asarray(A, mesh=SIM, placement={"p": sx.Partial("sum")})
+    for call in (sx.allclose, sx.array_equal):
+        with sx.debug.trace() as t:
+            assert bool(call(part, A))
+        assert t.count() <= 2, t  # the sum, and whether all agree
 
 
 @pytest.mark.parametrize("dtype", ["float64", "int32"])

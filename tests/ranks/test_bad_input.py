@@ -135,7 +135,7 @@ CASES: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "a key that is none": (lambda: sx.random.normal("key", (3,)), DtypeError, r"sx\.random\.key\(0\)"),
     "the gradient of integers": (lambda: sx.grad(sx.sum)(sx.arange(3)), sx.SpmdxError, "floating-point"),
     "a value where a scalar is meant": (lambda: float(rows(4)), (ShapeError, TypeError), "one element"),
-    "the truth of many": (lambda: bool(rows(4)), (ShapeError, ValueError, TypeError), "element"),
+    "the truth of many": (lambda: bool(rows(4)), (ShapeError, ValueError, TypeError), "sx.any"),
 }
 
 
