@@ -30,6 +30,7 @@ class State:
     plan: Any = None  # the running plan: where named values, their gradients and the parameters' go
     dry: Any = None  # a run without blocks: spmdx.transforms.shapes.Dry
     batch: tuple[Any, ...] = ()  # the vmaps that are running, from the outermost
+    saving: Any = None  # what a rematerialised function is to save: sees every operation that is recorded
     depth: int = 0  # gradients being taken around this code: operations are recorded while it is above 0
 
 

@@ -231,6 +231,7 @@ def _short_way(operands: list[str], names: tuple[str, ...]) -> list[str]:
     specs = [f"{x}.spec" if single else f"{x}.spec if {k} else {t}" for x, k, t in zip(operands, known, kinds)]
     blocks = [f"{x}._block" if single else f"{x}._block if {k} else {x}" for x, k in zip(operands, known)]
     key = ", ".join([*specs, *names])
+    made = f"found[0]({', '.join(blocks)}), found[1]"
     plain = " and ".join(f"{t} is not Watched" for t in kinds)
     look = f"found = get({key})" if single and not names else f"found = get(({key}))"
     guarded = ["try:", f"    {look}", "except TypeError:", "    found = None"] if names else [look]
@@ -239,9 +240,10 @@ def _short_way(operands: list[str], names: tuple[str, ...]) -> list[str]:
         f"    if {' or '.join(known)}:",
         *(f"        {line}" for line in guarded),
         "        if found is not None:",
-        f"            if {plain} or not state().depth:",
-        f"                return Array(found[0]({', '.join(blocks)}), found[1])",
-        f"            return Watched(found[0]({', '.join(blocks)}), found[1], operation, {_tuple(operands)}, found[2])",
+        f"            if {plain} or not (now := state()).depth:",
+        f"                return Array({made})",
+        "            if now.saving is None:",
+        f"                return Watched({made}, operation, {_tuple(operands)}, found[2])",
     ]
 
 
@@ -266,8 +268,12 @@ def call(operation: Operation, operands: tuple[Any, ...], static: tuple[Any, ...
         else:
             return call(operation, constants(operands, operation.name), static, names)
     entry = operation.entry(tuple(key), operands, static, names)
-    result = None
-    if not outside:
+    state = context.get()
+    saving = state.saving if watched and state.depth else None
+    result = None if saving is None else saving.recall()
+    if result is not None:
+        pass  # saved when it was computed first
+    elif not outside:
         if check.on():
             numbers = [x for x in operands if not isinstance(x, Array)]
             check.same(entry.spec.mesh, f"{operation.name} of {key} {numbers} {dict(entry.static)}, to {entry.spec!r}")
@@ -279,9 +285,12 @@ def call(operation: Operation, operands: tuple[Any, ...], static: tuple[Any, ...
             result = entry.run(*blocks)
     elif entry.plans is not None and dry is not None:
         count(entry.plans, operation.name)
-    if watched and context.get().depth:
-        return Watched(result, entry.spec, operation, operands, entry.static)
-    return Array(result, entry.spec)
+    if not watched or not state.depth:
+        return Array(result, entry.spec)
+    made = Watched(result, entry.spec, operation, operands, entry.static)
+    if saving is not None:
+        saving.offer(operation.name, made)
+    return made
 
 
 def moved(operation: Operation, entry: Entry, operands: tuple[Any, ...], blocks: list[Any]) -> list[Any]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from spmdx import context
 from spmdx.array import Array
+from spmdx.debug.memory import kept_bytes as kept_bytes
 from spmdx.move import Record
 from spmdx.ops.place import target_spec
 from spmdx.placement import AxisPlacement, Placement

@@ -27,6 +27,7 @@ from spmdx.ops.scan import softmax
 from spmdx.ops.shape import permute_dims
 from spmdx.random import Key
 from spmdx.tape import recording
+from spmdx.transforms.remat import part
 
 LEAST = -1e30  # a score that is not seen, where a whole row may be
 
@@ -115,6 +116,7 @@ def _by_group(x: Any, q: Array) -> Any:
     return x.reshape((*x.shape[:-3], *((1, 1) if x.shape[-3] == 1 else (few, group)), *x.shape[-2:]))
 
 
+@part("attention")
 def _plain(
     q: Array, k: Array, v: Array, mask: Any, bias: Any, scale: Any, offset: int | None, drop: tuple[float, Any]
 ) -> Array:

@@ -18,6 +18,7 @@ from spmdx.plans.plan import Plan
 from spmdx.spec import Spec
 from spmdx.tape import Watched, plain
 from spmdx.transforms.batched import around, level_of
+from spmdx.transforms.remat import part
 
 
 def name(x: Any, label: str) -> Any:
@@ -33,11 +34,16 @@ def name(x: Any, label: str) -> Any:
     """
     if callable(x):
         return _named(x, label)
-    running = context.get().plan
-    return x if running is None else running.value(x, label)
+    state = context.get()
+    x = x if state.plan is None else state.plan.value(x, label)
+    if state.saving is not None:
+        state.saving.named(x, label)
+    return x
 
 
 def _named(function: Callable[..., Any], label: str) -> Callable[..., Any]:
+    function = part(label)(function)
+
     @wraps(function)
     def named(params: Any, *args: Any, **kwargs: Any) -> Any:
         running = context.get().plan
@@ -107,12 +113,19 @@ def _placed(arrays: list[Array], targets: list[Spec], label: str, axes: Axes) ->
         return [level.up(x) if level.within(a) else x for a, x in zip(arrays, found)]
     plans = _plans(arrays, targets)
     sources = [a.spec for a in arrays]
-    moved = moved_arrays([plain(a) for a in arrays], targets, plans, label, implied=False)
+    saving = context.get().saving
+
+    def move() -> list[Array]:
+        return moved_arrays([plain(a) for a in arrays], targets, plans, label, implied=False)
+
+    moved = move() if saving is None else saving.moved(arrays, targets, move)
 
     def back(g: list[Any]) -> list[Any]:
         return _sent(g, [None if x is None else homeward(x.spec, s, axes) for x, s in zip(g, sources)], label)
 
     made: list[Array] = bundled(moved, arrays, label, back)
+    if saving is not None:
+        saving.number(made)
     return made
 
 
