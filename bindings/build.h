@@ -1,10 +1,24 @@
 // One build of the kernels: the same source, compiled for one instruction set. All builds give the same bits.
 #pragma once
 
+#include "cuda/attend.h"
 #include "cuda/map.h"
+#include "cuda/neural.h"
 #include "cuda/reduce.h"
 
 namespace spmdx {
+
+// What neural networks need of one type.
+template <class T>
+struct Neural {
+    void (*norm)(const Norm<T>&, uint64_t begin, uint64_t end);
+    void (*norm_back)(const Norm<T>&, uint64_t begin, uint64_t end);
+    void (*norm_scale_back)(const Norm<T>&, uint64_t rows);
+    void (*attend)(const Attention<T>&, const Head<T>*, int64_t count, T* memory);
+    void (*attend_back)(const Attention<T>&, const Head<T>*, int64_t count, T* memory);
+    int64_t (*padded)(int64_t);
+    int64_t (*workspace)(const Attention<T>&);
+};
 
 struct Build {
     const char* name;
@@ -12,6 +26,9 @@ struct Build {
     void (*reduce)(Op, Number, void* out, const void* const* in, int count, uint64_t begin, uint64_t end);
     void (*map)(Function, void* out, const Operand* in, uint64_t begin, uint64_t end);
     void (*streams)(Stream, Key, const Layout&, const Operand* in, uint64_t begin, uint64_t end, double* out);
+    void (*activate)(Activation, bool wide, void* out, const Operand* in, uint64_t begin, uint64_t end);
+    Neural<float> neural32;
+    Neural<double> neural64;
     // For tests of cuda/scalar.h, over `count` values each; sin comes first, then cos.
     void (*log32)(const float* in, float* out, uint64_t count);
     void (*log64)(const double* in, double* out, uint64_t count);
@@ -38,12 +55,21 @@ void sincos_all(const Angle* in, T* out, uint64_t count) {
     }
 }
 
+template <class T>
+constexpr Neural<T> make_neural() {
+    return {norm_rows<T>,   norm_rows_back<T>, norm_scale_back<T>, attend<T>,
+            attend_back<T>, padded<T>,         Workspace<T>::size};
+}
+
 constexpr Build make_build(const char* name) {
     return {name,
             fill,
             reduce,
             map,
             streams,
+            activate,
+            make_neural<float>(),
+            make_neural<double>(),
             log_all<float>,
             log_all<double>,
             sincos_all<uint32_t, float>,

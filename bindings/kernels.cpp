@@ -14,6 +14,7 @@
 #include "bindings/dispatch.h"
 #include "bindings/exit.h"
 #include "bindings/messages.h"
+#include "bindings/neural.h"
 #include "bindings/parallel.h"
 
 namespace py = pybind11;
@@ -262,6 +263,7 @@ PYBIND11_MODULE(_kernels, m) {
     m.def("reduce_ordered", &reduce_ordered, py::arg("out"), py::arg("inputs"), py::arg("op"),
           "out = inputs[0] op inputs[1] op ..., element by element in that order.");
     bind_messages(m);
+    bind_neural(m);
     m.def(
         "own_slot",
         [](const py::array_t<uint64_t>& slot) {

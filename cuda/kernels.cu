@@ -1,6 +1,7 @@
 // The kernels as the GPU has them: the same steps, functions and streams as on the CPU, a thread for each
 // block of the generator or for each element. tests/kernels/test_nvrtc.py compiles them for every
 // architecture.
+#include "activation.h"
 #include "continuous.h"
 #include "streams.h"
 
@@ -110,6 +111,16 @@ SPMDX_MAP(log1p_f64, double, spmdx::log1p(a[i]))
 SPMDX_MAP(truncated_f64, double, truncated(truncation(b[i], c[i]), a[i]))
 SPMDX_MAP(between_f32, float, between(a[i], b[i], c[i], d[i]))
 SPMDX_MAP(between_f64, double, between(a[i], b[i], c[i], d[i]))
+SPMDX_MAP(gelu_f32, float, gelu(a[i]))
+SPMDX_MAP(gelu_f64, double, gelu(a[i]))
+SPMDX_MAP(gelu_back_f32, float, a[i] * gelu_slope(b[i]))
+SPMDX_MAP(gelu_back_f64, double, a[i] * gelu_slope(b[i]))
+SPMDX_MAP(silu_f32, float, silu(a[i]))
+SPMDX_MAP(silu_f64, double, silu(a[i]))
+SPMDX_MAP(silu_back_f32, float, a[i] * silu_slope(b[i]))
+SPMDX_MAP(silu_back_f64, double, a[i] * silu_slope(b[i]))
+SPMDX_MAP(swiglu_f32, float, silu(a[i]) * b[i])
+SPMDX_MAP(swiglu_f64, double, silu(a[i]) * b[i])
 SPMDX_MAP(multiply_high_u64, uint64_t, b[i] ? multiply_high(a[i], b[i]) : a[i])
 
 // Element i of a distribution with streams: rows as above. `parent` is fold_in(key, element_streams).

@@ -17,7 +17,7 @@ from spmdx.dtypes import NARROW, float32
 from spmdx.errors import ArgumentError, ShapeError
 from spmdx.nn.dropout import dropout
 from spmdx.ops import elementwise as e
-from spmdx.ops.attend import _attend, _attend_columns_back, _attend_rows_back, _rotate
+from spmdx.ops.attend import _attend, _attend_back, _attend_columns_back, _attend_rows_back, _rotate
 from spmdx.ops.contract import einsum
 from spmdx.ops.create import arange, tri
 from spmdx.ops.fit import fit
@@ -155,16 +155,24 @@ def _backward(kept: Any, g: Array) -> Any:
         _, back = vjp(lambda q, k, v: _plain_by_group(q, k, v, mask, scale, offset), q, k, v)
         return (*back(g), None, None, None)
     g = settled(g)
-    columns = _attend_columns_back(g, out, q, k, v, mask, scale, offset)
-    n = k.shape[-1]
-    return (
-        fit(_attend_rows_back(g, out, q, k, v, mask, scale, offset), q),
-        fit(columns[..., :n], k),
-        fit(columns[..., n:], v),
-        None,
-        None,
-        None,
-    )
+    back = [g, out, q, k, v, mask, scale, offset]
+    if any(x.spec.layouts[d].axes for x in (g, out, q) for d in (-3, -2)):
+        columns, n = _attend_columns_back(*back), k.shape[-1]
+        found = _attend_rows_back(*back), columns[..., :n], columns[..., n:]
+    else:
+        found = _parts(_attend_back(*back), q, k, v)
+    return (*(fit(slope, x) for slope, x in zip(found, (q, k, v))), None, None, None)
+
+
+def _parts(flat: Array, q: Array, k: Array, v: Array) -> tuple[Any, ...]:
+    """What lies one after another in the last dimension, in the shapes of q, k and v."""
+    found, at = [], 0
+    for x, own in ((q, 3), (k, 2), (v, 2)):
+        shape = x.shape[x.ndim - own :]
+        size = math.prod(shape)
+        found.append(flat[..., at : at + size].reshape((*flat.shape[:-1], *shape)))
+        at += size
+    return tuple(found)
 
 
 def _plain_by_group(q: Array, k: Array, v: Array, mask: Any, scale: Any, offset: Any) -> Array:

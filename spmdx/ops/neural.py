@@ -22,6 +22,7 @@ from spmdx.ops.place import moved_arrays
 from spmdx.ops.pointwise import FLOATS, pointwise
 from spmdx.ops.special import erf, erf_block
 from spmdx.plan import plan
+from spmdx.runtime import kernels
 from spmdx.tape import recording
 
 ROOT_2 = math.sqrt(2.0)
@@ -79,42 +80,27 @@ def in_pieces(body: Callable[..., Any]) -> Callable[..., Any]:
 # GELU (Hendrycks and Gimpel, 2016), in the form with erf and in the one with tanh
 
 
-def _inner(xp: Any, x: Any) -> Any:
-    """tanh(sqrt(2 / pi) (x + 0.044715 x**3))"""
-    t = xp.asarray(x * x)
-    t *= TANH_CUBIC * TANH_SCALE
-    t += TANH_SCALE
-    t *= x
-    return xp.tanh(t)
+def _activate(name: str, *blocks: Any) -> Any:
+    """A function of cuda/neural.h; float16 and bfloat16 in float32."""
+    kind = dtypes.promoted(*(b.dtype for b in blocks))
+    computed = np.dtype(np.float32) if kind in NARROW else kind
+    if any(b.shape != blocks[0].shape for b in blocks):
+        blocks = tuple(np.broadcast_arrays(*blocks))
+    out = np.empty(blocks[0].shape, computed)
+    kernels.activate(out, name, [np.ascontiguousarray(b, computed) for b in blocks])
+    return out.astype(kind, copy=False)
 
 
 @pointwise(FLOATS, ufunc=None)
-@in_pieces
 def _gelu_tanh(xp: Any, x: Any) -> Any:
     """x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x**3)))"""
-    y = wide(xp, x)
-    t = xp.asarray(_inner(xp, y))
-    t += 1.0
-    t *= y
-    t *= 0.5
-    return _like(xp, t, x)
+    return _activate("gelu", x)
 
 
 @pointwise(FLOATS, ufunc=None, linear=((0,),))
-@in_pieces
 def _gelu_tanh_back(xp: Any, g: Any, x: Any) -> Any:
     """g times the slope of _gelu_tanh."""
-    y = wide(xp, x)
-    t = _inner(xp, y)
-    slope = xp.asarray(y * y)
-    slope *= 3.0 * TANH_CUBIC * TANH_SCALE
-    slope += TANH_SCALE
-    slope *= y
-    slope *= 1.0 - t * t
-    slope += t
-    slope += 1.0
-    slope *= 0.5
-    return _like(xp, slope * g, g, x)
+    return _activate("gelu_back", g, x)
 
 
 @pointwise(FLOATS, ufunc=None)
@@ -152,42 +138,22 @@ def _gelu_erf_vjp(g: Array, out: Array, x: Array) -> Any:
 # SiLU and SwiGLU (Shazeer, 2020)
 
 
-def _sigmoid(xp: Any, x: Any) -> Any:
-    """1 / (1 + exp(-x)): exp of a great number is infinity, and 1 / infinity what is meant."""
-    with np.errstate(over="ignore"):
-        s = xp.asarray(xp.exp(-x))
-    s += 1.0
-    return xp.divide(1.0, s, out=s)
-
-
 @pointwise(FLOATS, ufunc=None)
-@in_pieces
 def _silu(xp: Any, x: Any) -> Any:
     """x sigmoid(x)"""
-    y = wide(xp, x)
-    return _like(xp, _sigmoid(xp, y) * y, x)
+    return _activate("silu", x)
 
 
 @pointwise(FLOATS, ufunc=None, linear=((0,),))
-@in_pieces
 def _silu_back(xp: Any, g: Any, x: Any) -> Any:
     """g times the slope of _silu."""
-    y = wide(xp, x)
-    s = _sigmoid(xp, y)
-    slope = xp.asarray(1.0 - s)
-    slope *= y
-    slope += 1.0
-    slope *= s
-    return _like(xp, slope * g, g, x)
+    return _activate("silu_back", g, x)
 
 
 @pointwise(FLOATS, ufunc=None, linear=((1,),))
-@in_pieces
 def _swiglu(xp: Any, gate: Any, x: Any) -> Any:
     """silu(gate) x"""
-    y = wide(xp, gate)
-    out = xp.asarray(_sigmoid(xp, y) * y)
-    return _like(xp, out * x, gate, x)
+    return _activate("swiglu", gate, x)
 
 
 @_silu.vjp  # type: ignore[untyped-decorator]  # as above
@@ -213,49 +179,35 @@ def _back_rule(g: tuple[int, ...], x: tuple[int, ...], scale: tuple[int, ...], e
     return f"... [k], ... [k], {'[k]' if scale else ''}, -> ... [k]"
 
 
-def _normal(xp: Any, x: Any, eps: Any, centered: bool) -> tuple[Any, Any]:
-    """x along the last dimension with mean 0 (if centered) and mean square 1, and what it was multiplied by."""
-    n = x.shape[-1] or 1
-    x = x - xp.add.reduce(x, -1, None, None, True) / n if centered else x
-    root = xp.einsum("...k,...k->...", x, x)[..., None] / n
-    root = 1.0 / xp.sqrt(root + eps)
-    return x * root, root.astype(x.dtype, copy=False)
+def _norms(x: Any, scale: Any, bias: Any, g: Any, eps: Any, centered: bool, shape: Any = None) -> Any:
+    """A function of cuda/neural.h, in the dtype that the arrays have together; float16 and bfloat16 in float32."""
+    given = [None if a is None or not np.ndim(a) else np.asarray(a) for a in (x, scale, bias, g)]
+    kind = dtypes.promoted(*(a.dtype for a in given if a is not None))
+    computed = np.dtype(np.float32) if kind in NARROW else kind
+    out = np.zeros(x.shape if shape is None else shape, computed)
+    ready = [None if a is None else np.ascontiguousarray(a, computed) for a in given]
+    if x.size:
+        kernels.norm(out, *ready, float(eps), centered)
+    return out.astype(kind, copy=False)
 
 
 @op(_norm_rule, arrays=4)
 def _norm(xp: Any, x: Any, scale: Any, bias: Any, eps: Any, centered: bool) -> Any:
     """(x - mean) / sqrt(variance + eps) scale + bias over the last dimension; without the mean if not centered."""
-    out, _ = _normal(xp, wide(xp, x), eps, centered)
-    kinds = [x]
-    if xp.ndim(scale):
-        out = out * scale
-        kinds.append(scale)
-    if xp.ndim(bias):
-        out = out + bias
-        kinds.append(bias)
-    return _like(xp, out, *kinds)
+    return _norms(x, scale, bias, None, eps, centered)
 
 
 @op(_back_rule, arrays=4)
 def _norm_back(xp: Any, g: Any, x: Any, scale: Any, eps: Any, centered: bool) -> Any:
     """The gradient of _norm with respect to x."""
-    y, root = _normal(xp, wide(xp, x), eps, centered)
-    n = y.shape[-1] or 1
-    d = wide(xp, g) * scale if xp.ndim(scale) else wide(xp, g)
-    y *= xp.einsum("...k,...k->...", d, y)[..., None] / n
-    out = d - y
-    if centered:
-        out -= xp.add.reduce(d, -1, None, None, True) / n
-    out *= root
-    return _like(xp, out, x)
+    return _norms(x, scale, None, g, eps, centered).astype(x.dtype, copy=False)
 
 
 @op("... [k], ... [k], -> [k]", linear=((0,),))
 def _norm_scale_back(xp: Any, g: Any, x: Any, eps: Any, centered: bool) -> Any:
     """The gradient of _norm with respect to scale: a Partial sum where rows are divided."""
-    y, _ = _normal(xp, wide(xp, x), eps, centered)
-    y *= wide(xp, g)
-    return _like(xp, xp.add.reduce(y, tuple(range(y.ndim - 1))), g, x)
+    x, g = (a.reshape(-1, a.shape[-1]) if a.size else a.reshape(0, a.shape[-1]) for a in (x, g))
+    return _norms(x, None, None, g, eps, centered, x.shape[-1:])
 
 
 __all__ = ["erf"]

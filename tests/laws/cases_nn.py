@@ -163,6 +163,12 @@ def columns_back(g: object, q: object, k: object, v: object, mask: object, offse
     return np.concatenate(parts, -1)
 
 
+def all_back(g: object, q: object, k: object, v: object, mask: object, offset: int | None) -> object:
+    rows, columns = rows_back(g, q, k, v, mask, offset), columns_back(g, q, k, v, mask, offset)
+    n = k.shape[-1]
+    return np.concatenate([rows.ravel(), columns[..., :n].ravel(), columns[..., n:].ravel()])
+
+
 q, k, v, g = values(2, 4, 2), values(5, 2, seed=1), values(5, 3, seed=2), values(2, 4, 3, seed=3)
 seen = values(1, 4, 5, kind="bool")
 seen[0, 1] = False
@@ -192,6 +198,13 @@ for mask, offset in ((True, 1), (seen, None), (seen, 1)):
                 g, out, q, k, v, m[0] if m else True, 0.5, o
             ),
             lambda g, out, q, k, v, *m, o=offset: columns_back(g, q, k, v, m[0] if m else True, o),
+            (g, out, q, k, v, *more),
+            CLOSE,
+        ),
+        Case(
+            "attend_back",
+            lambda g, out, q, k, v, *m, o=offset: attend._attend_back(g, out, q, k, v, m[0] if m else True, 0.5, o),
+            lambda g, out, q, k, v, *m, o=offset: all_back(g, q, k, v, m[0] if m else True, o),
             (g, out, q, k, v, *more),
             CLOSE,
         ),

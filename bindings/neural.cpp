@@ -1,0 +1,264 @@
+// Python's activations, norms and attention: arrays checked, the GIL released, the work split over threads.
+// spmdx/runtime/neural.py says what they are for.
+#include "bindings/neural.h"
+
+#include <pybind11/numpy.h>
+#include <pybind11/stl.h>
+
+#include <map>
+#include <memory>
+#include <optional>
+
+#include "bindings/dispatch.h"
+#include "bindings/parallel.h"
+
+namespace py = pybind11;
+
+namespace spmdx {
+namespace {
+
+using Arrays = std::vector<py::array>;
+
+// True for float64, False for float32; all arrays must have the dtype of the first.
+bool is_wide(const py::array& first, const Arrays& others) {
+    const char kind = first.dtype().kind();
+    const py::ssize_t item = first.itemsize();
+    if (kind != 'f' || (item != 4 && item != 8))
+        throw std::invalid_argument("expected arrays of float32 or float64");
+    for (const py::array& each : others)
+        if (each.dtype().kind() != kind || each.itemsize() != item)
+            throw std::invalid_argument("the arrays differ in dtype");
+    return item == 8;
+}
+
+void need(bool right, const char* what) {
+    if (!right) throw std::invalid_argument(what);
+}
+
+const std::map<std::string, std::pair<Activation, size_t>> activations{
+    {"gelu", {Activation::gelu, 1}},     {"gelu_back", {Activation::gelu_back, 2}},
+    {"silu", {Activation::silu, 1}},     {"silu_back", {Activation::silu_back, 2}},
+    {"swiglu", {Activation::swiglu, 2}},
+};
+
+void run_activation(py::array out, const std::string& name, const Arrays& inputs) {
+    const auto found = activations.find(name);
+    need(found != activations.end(), "no such activation");
+    need(inputs.size() == found->second.second, "another number of operands");
+    const bool wide = is_wide(out, inputs);
+    std::array<Operand, 4> in;
+    for (size_t i = 0; i < in.size(); ++i) {
+        const py::array& each = inputs[std::min(i, inputs.size() - 1)];
+        need((each.flags() & py::array::c_style) && each.size() == out.size(),
+             "expected C-contiguous arrays of one size");
+        in[i] = {each.data(), 1};
+    }
+    need(out.flags() & py::array::c_style, "expected a C-contiguous output");
+    void* const data = out.mutable_data();
+    const Build* const use = build().load();
+    const uint64_t size = uint64_t(out.size());
+    py::gil_scoped_release release;
+    parallel(size, 1 << 15, [&](uint64_t begin, uint64_t end) {
+        use->activate(found->second.first, wide, data, in.data(), begin, end);
+    });
+}
+
+template <class T>
+const Neural<T>& neural() {
+    if constexpr (sizeof(T) == 4)
+        return build().load()->neural32;
+    else
+        return build().load()->neural64;
+}
+
+using Maybe = std::optional<py::array>;
+
+template <class T>
+const T* data_of(const Maybe& array) {
+    return array ? static_cast<const T*>(array->data()) : nullptr;
+}
+
+template <class T>
+void run_norm_as(py::array& out, const py::array& x, const Maybe& scale, const Maybe& bias, const Maybe& g,
+                 double eps, bool centered, bool to_scale) {
+    const int64_t n = x.ndim() ? x.shape(x.ndim() - 1) : 0, rows = n ? x.size() / n : 0;
+    const Norm<T> norm{n,
+                       T(eps),
+                       centered,
+                       static_cast<const T*>(x.data()),
+                       data_of<T>(scale),
+                       data_of<T>(bias),
+                       data_of<T>(g),
+                       static_cast<T*>(out.mutable_data())};
+    const Neural<T>& use = neural<T>();
+    py::gil_scoped_release release;
+    if (to_scale) return use.norm_scale_back(norm, uint64_t(rows));
+    parallel(uint64_t(rows), uint64_t(std::max<int64_t>(1, (1 << 15) / std::max<int64_t>(1, n))),
+             [&](uint64_t begin, uint64_t end) { (g ? use.norm_back : use.norm)(norm, begin, end); });
+}
+
+void run_norm(py::array out, const py::array& x, const Maybe& scale, const Maybe& bias, const Maybe& g,
+              double eps, bool centered) {
+    Arrays all{x};
+    for (const Maybe& each : {scale, bias, g})
+        if (each) all.push_back(*each);
+    const bool wide = is_wide(out, all);
+    for (const py::array& each : all) need(each.flags() & py::array::c_style, "expected C-contiguous arrays");
+    need(out.flags() & py::array::c_style, "expected a C-contiguous output");
+    need(x.ndim() > 0 && (!g || g->size() == x.size()), "x has no rows, or g another size");
+    const py::ssize_t n = x.shape(x.ndim() - 1);
+    const bool to_scale = g && out.size() == n && out.ndim() == 1 && x.ndim() != 1;
+    need(to_scale || out.size() == x.size(), "the output has another size");
+    for (const Maybe& each : {scale, bias}) need(!each || each->size() == n, "a vector has another length");
+    (wide ? run_norm_as<double> : run_norm_as<float>)(out, x, scale, bias, g, eps, centered, to_scale);
+}
+
+// Attention. Leading dimensions are the same for all operands (their strides may be 0); q, g, out and the
+// mask then have a dimension of heads.
+template <class T>
+Matrix<T> matrix_at(const py::array& array, py::ssize_t leading, int64_t index, int64_t head, bool heads) {
+    char* at = static_cast<char*>(const_cast<void*>(array.data()));
+    for (py::ssize_t d = leading - 1; d >= 0; --d) {
+        at += index % array.shape(d) * array.strides(d);
+        index /= array.shape(d);
+    }
+    if (heads) at += head * array.strides(leading);
+    return {reinterpret_cast<T*>(at), array.strides(array.ndim() - 2) / int64_t(sizeof(T))};
+}
+
+struct Operands {
+    const py::array &q, &k, &v;
+    const Maybe &mask, &limits, &g, &out, &q_slope, &k_slope, &v_slope;
+};
+
+template <class T>
+void attend_as(const Operands& o, double scale) {
+    const py::ssize_t leading = o.q.ndim() - 3;
+    const int64_t heads = o.q.shape(leading), rows = o.q.shape(leading + 1);
+    int64_t all = 1;
+    for (py::ssize_t d = 0; d < leading; ++d) all *= o.q.shape(d);
+    const Attention<T> base{rows,
+                            o.k.shape(leading),
+                            o.q.shape(leading + 2),
+                            o.v.shape(leading + 1),
+                            T(scale),
+                            data_of<int64_t>(o.limits),
+                            o.mask.has_value(),
+                            {},
+                            {},
+                            {},
+                            {}};
+    const Neural<T>& use = neural<T>();
+    const auto run = [&](uint64_t begin, uint64_t end) {
+        const int64_t size = use.workspace(base), columns = base.columns;
+        const int64_t inner = use.padded(base.inner), outer = use.padded(base.outer);
+        const std::unique_ptr<T[]> memory(new T[size_t(size + columns * (inner + outer))]);
+        T *const k_slope = memory.get() + size, *const v_slope = k_slope + columns * inner;
+        std::vector<Head<T>> each(static_cast<size_t>(heads));
+        for (int64_t i = int64_t(begin); i < int64_t(end); ++i) {
+            Attention<T> a = base;
+            a.k = matrix_at<const T>(o.k, leading, i, 0, false);
+            a.v = matrix_at<const T>(o.v, leading, i, 0, false);
+            for (int64_t h = 0; h < heads; ++h) {
+                Head<T>& head = each[size_t(h)];
+                head = {};
+                head.q = matrix_at<const T>(o.q, leading, i, h, true);
+                if (o.mask) {
+                    head.mask = matrix_at<const uint8_t>(*o.mask, leading, i, h, true);
+                    head.mask_step = o.mask->strides(o.mask->ndim() - 1);
+                }
+                if (o.g) {
+                    head.g = matrix_at<const T>(*o.g, leading, i, h, true);
+                    head.out = matrix_at<const T>(*o.out, leading, i, h, true);
+                    if (o.q_slope) head.result = matrix_at<T>(*o.q_slope, leading, i, h, true);
+                } else {
+                    head.result = matrix_at<T>(*o.out, leading, i, h, true);
+                }
+            }
+            if (!o.g) {
+                use.attend(a, each.data(), heads, memory.get());
+                continue;
+            }
+            if (o.k_slope) {
+                a.k_slope = {k_slope, inner}, a.v_slope = {v_slope, outer};
+                std::fill(k_slope, v_slope + columns * outer, T(0));
+            }
+            use.attend_back(a, each.data(), heads, memory.get());
+            if (!o.k_slope) continue;
+            const Matrix<T> to_k = matrix_at<T>(*o.k_slope, leading, i, 0, false);
+            const Matrix<T> to_v = matrix_at<T>(*o.v_slope, leading, i, 0, false);
+            for (int64_t row = 0; row < columns; ++row) {
+                std::copy_n(k_slope + row * inner, base.inner, to_k.data + row * to_k.row);
+                std::copy_n(v_slope + row * outer, base.outer, to_v.data + row * to_v.row);
+            }
+        }
+    };
+    py::gil_scoped_release release;
+    if (all && heads && rows) parallel(uint64_t(all), 1, run);
+}
+
+// Rows as they are wanted: elements beside each other, rows whole elements apart.
+void check_rows(const py::array& array, py::ssize_t ndim, const char* what) {
+    const py::ssize_t item = array.itemsize(), last = array.ndim() - 1;
+    need(array.ndim() == ndim, what);
+    if (!array.size()) return;
+    need(array.shape(last) < 2 || array.strides(last) == item, what);
+    for (py::ssize_t d = 0; d < last; ++d) need(array.strides(d) % item == 0, what);
+}
+
+void run_attention(const py::array& q, const py::array& k, const py::array& v, const Maybe& mask,
+                   const Maybe& limits, double scale, const Maybe& g, const Maybe& out, const Maybe& q_slope,
+                   const Maybe& k_slope, const Maybe& v_slope) {
+    const char* const what = "arrays of other shapes, or with elements of a row apart";
+    const py::ssize_t ndim = q.ndim(), leading = ndim - 3;
+    need(leading >= 0 && out && bool(k_slope) == bool(v_slope), what);
+    Arrays all{k, v, *out};
+    for (const Maybe& each : {g, q_slope, k_slope, v_slope})
+        if (each) all.push_back(*each);
+    const bool wide = is_wide(q, all);
+    const auto fits = [&](const py::array& array, bool heads, py::ssize_t rows, py::ssize_t width) {
+        check_rows(array, heads ? ndim : ndim - 1, what);
+        for (py::ssize_t d = 0; d < leading; ++d) need(array.shape(d) == q.shape(d), what);
+        need(!heads || array.shape(leading) == q.shape(leading), what);
+        need(array.shape(array.ndim() - 2) == rows && array.shape(array.ndim() - 1) == width, what);
+    };
+    need(k.ndim() == ndim - 1 && v.ndim() == ndim - 1, what);
+    const py::ssize_t rows = q.shape(leading + 1), columns = k.shape(leading), inner = q.shape(leading + 2),
+                      outer = v.shape(leading + 1);
+    fits(q, true, rows, inner), fits(k, false, columns, inner), fits(v, false, columns, outer);
+    fits(*out, true, rows, outer);
+    if (g) fits(*g, true, rows, outer);
+    if (q_slope) fits(*q_slope, true, rows, inner);
+    if (k_slope) fits(*k_slope, false, columns, inner), fits(*v_slope, false, columns, outer);
+    for (const Maybe& written : {q_slope, k_slope, v_slope})
+        need(!written || written->writeable(), "an output is read-only");
+    need(g || out->writeable(), "the output is read-only");
+    if (mask) {
+        need(mask->dtype().kind() == 'b' && mask->ndim() == ndim,
+             "the mask is an array of bools like the scores");
+        for (py::ssize_t d = 0; d < leading + 2; ++d) need(mask->shape(d) == q.shape(d), what);
+        need(mask->shape(ndim - 1) == columns, what);
+    }
+    need(!limits || (limits->dtype().kind() == 'i' && limits->itemsize() == 8 && limits->size() == rows &&
+                     (limits->flags() & py::array::c_style)),
+         "a limit in int64 for every row");
+    (wide ? attend_as<double> : attend_as<float>)({q, k, v, mask, limits, g, out, q_slope, k_slope, v_slope},
+                                                  scale);
+}
+
+}  // namespace
+
+void bind_neural(py::module_& m) {
+    m.def("activate", &run_activation, py::arg("out"), py::arg("name"), py::arg("inputs"),
+          "out = an activation of the inputs, or g times its slope.");
+    m.def("norm", &run_norm, py::arg("out"), py::arg("x"), py::arg("scale"), py::arg("bias"), py::arg("g"),
+          py::arg("eps"), py::arg("centered"),
+          "Rows of x brought to mean 0 and mean square 1; with g the gradient with respect to x, or to scale "
+          "where out is a vector.");
+    m.def("attend", &run_attention, py::arg("q"), py::arg("k"), py::arg("v"), py::arg("mask"),
+          py::arg("limits"), py::arg("scale"), py::arg("g"), py::arg("out"), py::arg("q_slope"),
+          py::arg("k_slope"), py::arg("v_slope"),
+          "Attention into out; with g the gradients, into whichever of the slopes are given.");
+}
+
+}  // namespace spmdx

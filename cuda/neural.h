@@ -1,0 +1,114 @@
+// Activations and norms of neural networks, each in one pass, with their slopes.
+#pragma once
+
+#include "activation.h"
+#include "map.h"
+
+namespace spmdx {
+
+// Elementwise: of x; g times the slope at x; of a gate and x.
+enum class Activation { gelu, gelu_back, silu, silu_back, swiglu };
+
+// Rows of `n` elements that lie one after another. Null: no scale, no bias.
+template <class T>
+struct Norm {
+    int64_t n;
+    T eps;
+    bool centered;
+    const T *x, *scale, *bias, *g;
+    T* out;
+};
+
+namespace {
+
+template <class T>
+inline void activate_as(Activation which, void* out, const Operand* in, uint64_t begin, uint64_t end) {
+    const auto run = [&](auto f) { map_with<T>(out, in, begin, end, f); };
+    switch (which) {
+        case Activation::gelu: return run([](T x, T, T, T) { return gelu(x); });
+        case Activation::gelu_back: return run([](T g, T x, T, T) { return g * gelu_slope(x); });
+        case Activation::silu: return run([](T x, T, T, T) { return silu(x); });
+        case Activation::silu_back: return run([](T g, T x, T, T) { return g * silu_slope(x); });
+        case Activation::swiglu: return run([](T gate, T x, T, T) { return silu(gate) * x; });
+    }
+}
+inline void activate(Activation which, bool wide, void* out, const Operand* in, uint64_t begin,
+                     uint64_t end) {
+    if (wide) return activate_as<double>(which, out, in, begin, end);
+    activate_as<float>(which, out, in, begin, end);
+}
+
+// A sum of `count` terms in an order that does not depend on the instruction set: 16 sums side by side.
+template <class T, class F>
+SPMDX_FN T ordered_sum(int64_t count, const F& term) {
+    constexpr int64_t side = 16;
+    T sums[side] = {};
+    int64_t i = 0;
+    for (; i + side <= count; i += side)
+        SPMDX_FOR (int64_t j = 0; j < side; ++j) sums[j] += term(i + j);
+    for (int64_t j = 0; i < count; ++i, ++j) sums[j] += term(i);
+    for (int64_t half = side / 2; half; half /= 2)
+        for (int64_t j = 0; j < half; ++j) sums[j] += sums[j + half];
+    return sums[0];
+}
+
+// What a row is shifted and multiplied by so that its mean is 0 (if centered) and its mean square 1.
+template <class T>
+struct Moments {
+    T mean, root;
+};
+template <class T>
+SPMDX_FN Moments<T> moments(const Norm<T>& norm, const T* x) {
+    const T n = T(norm.n);
+    const T mean = norm.centered ? ordered_sum<T>(norm.n, [&](int64_t i) { return x[i]; }) / n : T(0);
+    const T square = ordered_sum<T>(norm.n, [&](int64_t i) { return (x[i] - mean) * (x[i] - mean); }) / n;
+    return {mean, 1 / sqrt(square + norm.eps)};
+}
+
+template <class T>
+inline void norm_rows(const Norm<T>& norm, uint64_t begin, uint64_t end) {
+    const int64_t n = norm.n;
+    for (uint64_t row = begin; row < end; ++row) {
+        const T* const x = norm.x + row * uint64_t(n);
+        T* const out = norm.out + row * uint64_t(n);
+        const auto [mean, root] = moments(norm, x);
+        SPMDX_FOR (int64_t i = 0; i < n; ++i) out[i] = (x[i] - mean) * root;
+        if (norm.scale)
+            SPMDX_FOR (int64_t i = 0; i < n; ++i) out[i] *= norm.scale[i];
+        if (norm.bias)
+            SPMDX_FOR (int64_t i = 0; i < n; ++i) out[i] += norm.bias[i];
+    }
+}
+
+// With respect to x: root (d - y mean(d y) - mean(d)), where d = g scale and y is the row brought to 0 and 1.
+template <class T>
+inline void norm_rows_back(const Norm<T>& norm, uint64_t begin, uint64_t end) {
+    const int64_t n = norm.n;
+    for (uint64_t row = begin; row < end; ++row) {
+        const T *const x = norm.x + row * uint64_t(n), *const g = norm.g + row * uint64_t(n);
+        T* const out = norm.out + row * uint64_t(n);
+        const auto [mean, root] = moments(norm, x);
+        if (norm.scale)
+            SPMDX_FOR (int64_t i = 0; i < n; ++i) out[i] = g[i] * norm.scale[i];
+        else
+            SPMDX_FOR (int64_t i = 0; i < n; ++i) out[i] = g[i];
+        const T along = ordered_sum<T>(n, [&](int64_t i) { return out[i] * (x[i] - mean); }) * root / T(n);
+        const T level = norm.centered ? ordered_sum<T>(n, [&](int64_t i) { return out[i]; }) / T(n) : T(0);
+        SPMDX_FOR (int64_t i = 0; i < n; ++i) out[i] = (out[i] - (x[i] - mean) * root * along - level) * root;
+    }
+}
+
+// With respect to scale: g y added up over the rows, in their order.
+template <class T>
+inline void norm_scale_back(const Norm<T>& norm, uint64_t rows) {
+    const int64_t n = norm.n;
+    SPMDX_FOR (int64_t i = 0; i < n; ++i) norm.out[i] = 0;
+    for (uint64_t row = 0; row < rows; ++row) {
+        const T *const x = norm.x + row * uint64_t(n), *const g = norm.g + row * uint64_t(n);
+        const auto [mean, root] = moments(norm, x);
+        SPMDX_FOR (int64_t i = 0; i < n; ++i) norm.out[i] += g[i] * ((x[i] - mean) * root);
+    }
+}
+
+}  // namespace
+}  // namespace spmdx

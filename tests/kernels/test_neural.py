@@ -1,0 +1,193 @@
+"""Activations, norms and attention against plain NumPy in float64, for every instruction set.
+
+Exact: any number of threads; for activations and norms any instruction set. Close: the values, to the bounds below.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from spmdx.runtime import kernels
+
+SETS = kernels.instruction_sets()
+BOUND = {np.float32: 2e-6, np.float64: 4e-15}  # of the greatest value
+RANDOM = np.random.default_rng(5)
+
+
+def on_every_set(run: Callable[[], list[Any]]) -> list[list[Any]]:
+    """What ``run`` gives with each instruction set, and with 1 and 3 threads: bits do not depend on the threads."""
+    found = []
+    for name in SETS:
+        kernels.set_instruction_set(name)
+        kernels.set_threads(1)
+        found.append(run())
+        kernels.set_threads(3)
+        for a, b in zip(found[-1], run()):
+            assert a.tobytes() == b.tobytes()
+    return found
+
+
+def close(found: Any, want: Any, bound: float) -> None:
+    assert np.abs(found - want).max(initial=0) <= bound * max(1.0, np.abs(want).max(initial=0))
+
+
+def inner(x: Any) -> Any:
+    return np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))
+
+
+def gelu_slope(x: Any) -> Any:
+    t = inner(x)
+    return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * np.sqrt(2 / np.pi) * (1 + 3 * 0.044715 * x * x)
+
+
+def sigmoid(x: Any) -> Any:
+    return 1 / (1 + np.exp(-x))
+
+
+def silu_slope(x: Any) -> Any:
+    return sigmoid(x) * (1 + x * (1 - sigmoid(x)))
+
+
+ACTIVATIONS: dict[str, Callable[..., Any]] = {
+    "gelu": lambda x: 0.5 * x * (1 + inner(x)),
+    "gelu_back": lambda g, x: g * gelu_slope(x),
+    "silu": lambda x: x * sigmoid(x),
+    "silu_back": lambda g, x: g * silu_slope(x),
+    "swiglu": lambda gate, x: gate * sigmoid(gate) * x,
+}
+
+
+@pytest.mark.parametrize("dtype", BOUND)
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_activation(name: str, dtype: Any) -> None:
+    want, n = ACTIVATIONS[name], 100_003
+    inputs = [RANDOM.uniform(-9, 9, n).astype(dtype) for _ in range(want.__code__.co_argcount)]
+
+    def run() -> list[Any]:
+        out = np.empty(n, dtype)
+        kernels.activate(out, name, inputs)
+        return [out]
+
+    found = [out.tobytes() for [out] in on_every_set(run)]
+    assert found == found[:1] * len(SETS)
+    close(run()[0], want(*(x.astype(np.float64) for x in inputs)), BOUND[dtype])
+
+
+def test_activations_at_the_ends() -> None:
+    """Close to 1e-20: far out they are the identity or 0, and their slopes 1 or 0; nothing is NaN."""
+    x = np.array([-3e4, -200, 200, 3e4], np.float32)
+    for name, want in (("gelu", x * (x > 0)), ("silu", x * (x > 0)), ("gelu_back", x > 0), ("silu_back", x > 0)):
+        out = np.empty(4, np.float32)
+        kernels.activate(out, name, [np.ones(4, np.float32), x] if "back" in name else [x])
+        np.testing.assert_allclose(out, want, atol=1e-20)
+
+
+def normal(x: Any, eps: float, centered: bool) -> tuple[Any, Any]:
+    x = x - x.mean(-1, keepdims=True) if centered else x
+    root = 1 / np.sqrt((x * x).mean(-1, keepdims=True) + eps)
+    return x * root, root
+
+
+@pytest.mark.parametrize("dtype", BOUND)
+@pytest.mark.parametrize("centered", [True, False])
+@pytest.mark.parametrize("shape", [(1, 1), (5, 7), (3, 16), (401, 130)])
+def test_norm(shape: tuple[int, int], centered: bool, dtype: Any) -> None:
+    x, g = (RANDOM.normal(1, 2, shape).astype(dtype) for _ in range(2))
+    scale, bias = (RANDOM.normal(0, 1, shape[1]).astype(dtype) for _ in range(2))
+
+    def run() -> list[Any]:
+        outs = [np.empty(shape, dtype), np.empty(shape, dtype), np.empty(shape[1], dtype)]
+        kernels.norm(outs[0], x, scale, bias, None, 1e-3, centered)
+        kernels.norm(outs[1], x, scale, None, g, 1e-3, centered)
+        kernels.norm(outs[2], x, None, None, g, 1e-3, centered)
+        return outs
+
+    found = on_every_set(run)
+    for other in found[1:]:
+        assert [a.tobytes() for a in other] == [a.tobytes() for a in found[0]]
+    x, g, scale, bias = (a.astype(np.float64) for a in (x, g, scale, bias))
+    y, root = normal(x, 1e-3, centered)
+    d = g * scale
+    back = d - y * (d * y).mean(-1, keepdims=True) - (d.mean(-1, keepdims=True) if centered else 0)
+    for out, want in zip(found[0], (y * scale + bias, back * root, (g * y).sum(0))):
+        close(out, want, 20 * BOUND[dtype])
+
+
+def attention(q: Any, k: Any, v: Any, g: Any, limits: Any, mask: Any, scale: float) -> list[Any]:
+    """out, and the gradients with respect to q, k and v, in float64."""
+    scores = np.einsum("gtd,sd->gts", q, k) * scale
+    if limits is not None:
+        scores = np.where(np.arange(len(k)) > limits[:, None], -np.inf, scores)
+    if mask is not None:
+        scores = np.where(mask, scores, -np.inf)
+    top = scores.max(-1, keepdims=True, initial=-1e300)
+    powers = np.exp(scores - top)
+    totals = powers.sum(-1, keepdims=True)
+    weights = powers / np.where(totals == 0, 1, totals)
+    out = weights @ v
+    slope = weights * (np.einsum("gte,se->gts", g, v) - (g * out).sum(-1, keepdims=True)) * scale
+    return [out, slope @ k, np.einsum("gts,gtd->sd", slope, q), np.einsum("gts,gte->se", weights, g)]
+
+
+@pytest.mark.parametrize("dtype", BOUND)
+@pytest.mark.parametrize("way", ["all", "causal", "causal and masked"])
+@pytest.mark.parametrize("sizes", [(2, 5, 7, 3, 4), (1, 100, 100, 32, 32), (3, 49, 130, 17, 9), (1, 1, 1, 1, 1)])
+def test_attention(sizes: tuple[int, ...], way: str, dtype: Any) -> None:
+    heads, rows, columns, inner, outer = sizes
+    shapes = (heads, rows, inner), (columns, inner), (columns, outer), (heads, rows, outer)
+    q, k, v, g = (RANDOM.normal(0, 1, shape).astype(dtype) for shape in shapes)
+    limits = None if way == "all" else np.arange(rows) + columns - rows - 1  # the first may see nothing
+    mask = RANDOM.random((heads, rows, columns)) < 0.7 if "masked" in way else None
+
+    def run() -> list[Any]:
+        out, dq, dk, dv = (np.full(x.shape, 7, dtype) for x in (g, q, k, v))
+        kernels.attend(q, k, v, mask, limits, 0.3, None, out, None, None, None)
+        kernels.attend(q, k, v, mask, limits, 0.3, g, out, dq, dk, dv)
+        rows_only, columns_only = np.empty_like(q), [np.empty_like(k), np.empty_like(v)]
+        kernels.attend(q, k, v, mask, limits, 0.3, g, out, rows_only, None, None)
+        kernels.attend(q, k, v, mask, limits, 0.3, g, out, None, *columns_only)
+        assert [a.tobytes() for a in (rows_only, *columns_only)] == [a.tobytes() for a in (dq, dk, dv)]
+        return [out, dq, dk, dv]
+
+    want = attention(*(x.astype(np.float64) for x in (q, k, v, g)), limits, mask, 0.3)
+    for found in on_every_set(run):
+        for a, b in zip(found, want):
+            close(a, b, 30 * BOUND[dtype])
+
+
+def test_attention_of_arrays_that_lie_otherwise() -> None:
+    """Exact: heads between rows, batches that are one array, outputs in a larger one."""
+    q, g = (RANDOM.normal(0, 1, (2, 6, 3, 4)).transpose(0, 2, 1, 3)[:, :, None] for _ in range(2))
+    k = np.broadcast_to(RANDOM.normal(0, 1, (3, 5, 4)), (2, 3, 5, 4))
+    both = np.zeros((2, 3, 5, 8))
+    out, dq = np.zeros(q.shape), np.zeros(q.shape)
+    kernels.attend(q, k, k, None, None, 0.5, None, out, None, None, None)
+    kernels.attend(q, k, k, None, None, 0.5, g, out, dq, both[..., :4], both[..., 4:])
+    for b in range(2):
+        for h in range(3):
+            one, dk, dv, dq1 = np.zeros((1, 6, 4)), np.zeros((5, 4)), np.zeros((5, 4)), np.zeros((1, 6, 4))
+            some = [np.ascontiguousarray(x[b, h]) for x in (q, k, k, g)]
+            kernels.attend(*some[:3], None, None, 0.5, None, one, None, None, None)
+            kernels.attend(*some[:3], None, None, 0.5, some[3], one, dq1, dk, dv)
+            assert (one == out[b, h]).all() and (dq1 == dq[b, h]).all()
+            assert (both[b, h] == np.concatenate([dk, dv], -1)).all()
+
+
+def test_what_is_refused() -> None:
+    x, v = np.zeros((2, 3)), np.zeros(3)
+    for call, message in (
+        (lambda: kernels.activate(x, "tanh", [x]), "no such activation"),
+        (lambda: kernels.activate(x, "gelu", [x, x]), "another number"),
+        (lambda: kernels.activate(x, "gelu", [x.astype(np.float32)]), "differ in dtype"),
+        (lambda: kernels.activate(x, "gelu", [x[:, :2]]), "of one size"),
+        (lambda: kernels.norm(x, x, v[:2].copy(), None, None, 0.1, True), "another length"),
+        (lambda: kernels.norm(x, x.astype(int), None, None, None, 0.1, True), "differ in dtype"),
+        (lambda: kernels.norm(v, x, None, None, None, 0.1, True), "another size"),
+        (lambda: kernels.attend(x, x, x, None, None, 1.0, None, x, None, None, None), "other shapes"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            call()
