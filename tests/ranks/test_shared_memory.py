@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -129,3 +130,51 @@ def test_either_way_is_right(way: bool, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(shared.SharedGroup, "_measured", lambda *args: way)
     group = group_of(used())
     assert set(group._shared.values()) == {way}
+
+
+# Counts above 2**31. Offsets so large, at no cost: tests/pure/test_large_offsets.py
+
+
+def available() -> int:
+    """Bytes of memory that programs can still have; the same on every rank."""
+    lines = [line.split() for line in Path("/proc/meminfo").read_text().splitlines()]
+    return MPI.COMM_WORLD.bcast(next(int(line[1]) for line in lines if line[0] == "MemAvailable:") * 1024)
+
+
+@pytest.mark.slow
+@pytest.mark.ranks(2)
+def test_more_than_two_to_31_elements(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of them of one rank: gathered, and moved to the other rank."""
+    need(7)
+    monkeypatch.setattr(shared.SharedGroup, "_measured", lambda *args: True)
+    n = 2**31 + 12_345
+    mine = np.ones(n if RANK == 0 else 0, bool)
+    mine[-3:-1] = 0
+    x = sx.from_block(mine, {"world": sx.Shard(0)}, copy=False)
+    for target in (sx.Shard(0, sizes=(0, n)), sx.Replicate()):
+        block = x.redistribute(world=target).block
+        assert len(block) == (n if target == sx.Replicate() or RANK else 0)
+        assert not len(block) or (block[-4:].tolist() == [1, 0, 0, 1] and np.count_nonzero(block) == n - 2)
+        del block
+    assert int(sx.count_nonzero(x)) == n - 2
+
+
+@pytest.mark.slow
+@pytest.mark.ranks(2)
+def test_sums_of_more_than_two_to_31_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    need(10)
+    monkeypatch.setattr(shared.SharedGroup, "_measured", lambda *args: True)
+    n = 2**29 + 1_234
+    mine = np.full(n, RANK + 1, np.int32)
+    mine[-1] = 10
+    x = sx.from_block(mine, {"world": sx.Partial("sum")}, copy=False)
+    for target in ({"world": sx.Shard(0)}, {}):
+        block = x.redistribute(target).block
+        assert block[0] == 3 and block[-1] == (20 if RANK or not target else 3)
+        assert int(block.sum(dtype=np.int64)) == 3 * len(block) + (17 if block[-1] == 20 else 0)
+        del block
+
+
+def need(gigabytes: int) -> None:
+    if available() < (gigabytes + 4) * 2**30:
+        pytest.skip(f"takes {gigabytes} GiB of memory, and some have to be left")
