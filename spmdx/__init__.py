@@ -56,6 +56,7 @@ from spmdx.placement import P, Partial, Replicate, Shard
 from spmdx.plans import Plan, name
 from spmdx.rule import Form
 from spmdx.spec import Spec
+from spmdx.transforms.accumulate import *
 from spmdx.transforms.derivatives import *
 from spmdx.transforms.remat import *
 from spmdx.transforms.shapes import *

@@ -93,6 +93,40 @@ def _run(function: Callable[..., Any], leaves: list[Any], treedef: tree.TreeDef)
         return function(*args), watched
 
 
+class PullBack:
+    """From cotangents of a function's value to the gradients of its primals: all the way, or in two steps.
+
+    It holds what was recorded. ``paths``: of the primals, for a running plan; None inside another gradient.
+    """
+
+    def __init__(self, value: Any, watched: Any, leaves: list[Array], treedef: tree.TreeDef, paths: Any) -> None:
+        self.outputs, self.out_def = tree.flatten(value)
+        self.watched, self.leaves, self.treedef, self.paths = watched, leaves, treedef, paths
+
+    def __call__(self, cotangents: Any) -> Any:
+        """The gradients, each at home: in the placement of its primal."""
+        return self.at_home(self.apart(cotangents))
+
+    def apart(self, cotangents: Any) -> list[Array | None]:
+        """The gradients of the leaves where they arose, such as Partial; None for those that nothing depends on."""
+        given = tree.match(cotangents, self.out_def, "the cotangent")
+        for out, g in zip(self.outputs, given):
+            if isinstance(out, Array) and tuple(np.shape(g)) != out.shape:
+                raise ShapeError(
+                    f"a cotangent of shape {tuple(np.shape(g))} is given for an output of shape {out.shape}.",
+                    "one cotangent of the same shape for every output",
+                )
+        return pull(self.outputs, given, self.watched)
+
+    def at_home(self, found: list[Array | None]) -> Any:
+        """These gradients, or sums of such, brought home in as few messages as they need."""
+        places = [home(x.spec) for x in self.leaves]
+        running = context.get().plan
+        if running is not None and self.paths is not None:
+            places = running.homes([path.partition(".")[2] for path in self.paths], places)
+        return tree.unflatten(self.treedef, _at_home(found, self.leaves, places))
+
+
 def vjp(function: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
     """The value of ``function(*primals)`` and the function that takes cotangents of it to gradients of the primals.
 
@@ -106,24 +140,8 @@ def vjp(function: Callable[..., Any], *primals: Any, has_aux: bool = False) -> A
     leaves = [_checked(x) for x in leaves]
     result, watched = _run(function, leaves, treedef)
     value, aux = result if has_aux else (result, None)
-    outputs, out_def = tree.flatten(value)
     nested = context.get().depth > 0
-
-    def pull_back(cotangents: Any) -> Any:
-        given = tree.match(cotangents, out_def, "the cotangent")
-        for out, g in zip(outputs, given):
-            if isinstance(out, Array) and tuple(np.shape(g)) != out.shape:
-                raise ShapeError(
-                    f"a cotangent of shape {tuple(np.shape(g))} is given for an output of shape {out.shape}.",
-                    "one cotangent of the same shape for every output",
-                )
-        found = pull(outputs, given, watched)
-        places = [home(x.spec) for x in leaves]
-        running = context.get().plan
-        if running is not None and not nested:
-            places = running.homes([path.partition(".")[2] for path in tree.paths(primals)], places)
-        return tree.unflatten(treedef, _at_home(found, leaves, places))
-
+    pull_back = PullBack(value, watched, leaves, treedef, None if nested else tree.paths(primals))
     value = value if nested else tree.map(plain, value)
     return (value, pull_back, aux if nested else tree.map(plain, aux)) if has_aux else (value, pull_back)
 
@@ -177,12 +195,8 @@ def value_and_grad(
 
         result = vjp(chosen, *(args[i] for i in numbers), has_aux=has_aux)
         value, pull_back = result[:2]
-        if not isinstance(value, Array) or value.shape != () or value.dtype.kind not in "fV":
-            shown = (
-                f"a {value.dtype.name} array of shape {value.shape}" if isinstance(value, Array) else repr(type(value))
-            )
-            raise GradientError(f"grad needs a function with a real scalar value; this one gave {shown}.", "loss.sum()")
-        grads = pull_back(_one(value))
+        scalar(value)
+        grads = pull_back(one_like(value))
         grads = grads[0] if isinstance(argnums, int) else grads
         return ((value, result[2]) if has_aux else value), grads
 
@@ -206,7 +220,14 @@ def stop_gradient(x: Any) -> Any:
     return tree.map(plain, x)
 
 
-def _one(value: Array) -> Array:
+def scalar(value: Any) -> None:
+    """Raise a GradientError for a value that is no loss."""
+    if not isinstance(value, Array) or value.shape != () or value.dtype.kind not in "fV":
+        shown = f"a {value.dtype.name} array of shape {value.shape}" if isinstance(value, Array) else repr(type(value))
+        raise GradientError(f"grad needs a function with a real scalar value; this one gave {shown}.", "loss.sum()")
+
+
+def one_like(value: Array) -> Array:
     return full((), 1, dtype=value.dtype, mesh=value.mesh)
 
 
