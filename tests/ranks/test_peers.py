@@ -11,6 +11,7 @@ import pytest
 
 import spmdx as sx
 from spmdx.errors import BoundsError, ShapeError
+from spmdx.op import registry
 
 ROWS = {"world": sx.Shard(0)}
 COLUMNS = {"world": sx.Shard(1)}
@@ -156,6 +157,14 @@ def test_jax_explicit_mode_basic_indexing_of_the_sharded_dimension() -> None:
         assert np.array_equal(sx.cumulative_sum(x, axis=0).numpy(), np.cumsum(value, axis=0))
 
 
+def test_jax_explicit_mode_boolean_masks_of_the_sharded_dimension() -> None:
+    """More of masks: test_masks.py."""
+    value = np.arange(40.0).reshape(5, 8)
+    for x in (place(value), place(value, COLUMNS)):
+        assert np.array_equal(x[x > 11.0].numpy(), value[value > 11.0])
+        assert np.array_equal(x[np.array([True, False, True, True, False])].numpy(), value[[0, 2, 3]])
+
+
 def test_pytorch_170934_index_assignment_on_the_sharded_dimension() -> None:
     value = np.arange(21.0).reshape(7, 3)
     expected = value.copy()
@@ -218,6 +227,24 @@ def test_replicate_to_partial_keeps_its_source() -> None:
     y = x.redistribute({"world": sx.Partial("sum")})
     assert np.array_equal(x.block, np.arange(6.0))
     assert np.array_equal(y.numpy(), np.arange(6.0))
+
+
+def test_pytorch_178276_dtensor_steps_add_no_entries() -> None:
+    """What is remembered of calls does not grow with the steps of an optimizer, nor with an index that changes."""
+    optimizer = sx.optim.adamw(1e-2)
+    w = place(np.ones((6, 4)))
+    state = optimizer.init(w)
+
+    def entries() -> int:
+        return sum(len(op.entries) for op in registry.values())
+
+    seen = []
+    for _ in range(6):
+        g = sx.grad(lambda w: (w * w).sum())(w)
+        updates, state = optimizer.update(g, state, w)
+        w = w + updates
+        seen.append(entries())
+    assert seen[2:] == [seen[2]] * 4
 
 
 # Several mesh axes
@@ -305,6 +332,18 @@ def test_dtensor_and_pytorch_138329_random_shards_differ_and_equal_one_rank() ->
     for placement in (ROWS, COLUMNS):
         assert np.array_equal(sx.random.uniform(key, (8, 3), placement=placement).numpy(), whole)
     assert len(np.unique(whole)) == whole.size
+
+
+def test_pytorch_180088_truncated_normals_where_mesh_and_array_disagree() -> None:
+    """More ranks than rows, rows on one rank alone, another mesh: it ends, and is the same."""
+    mesh = sx.make_mesh()
+    one = sx.make_mesh({"world": 1}, ranks=[mesh.rank])
+    key = sx.random.key(4)
+    alone = sx.random.truncated_normal(key, (3, 5), -1.0, 2.0, mesh=one).numpy()
+    sizes = (0,) * (mesh.size - 1) + (3,)
+    for placement in (ROWS, COLUMNS, {"world": sx.Shard(0, sizes=sizes)}):
+        assert np.array_equal(sx.random.truncated_normal(key, (3, 5), -1.0, 2.0, placement=placement).numpy(), alone)
+    assert alone.min() >= -1.0 and alone.max() <= 2.0
 
 
 def test_jax_40232_21232_heat_386_dask_1684_cupynumeric_601_initial_values() -> None:
