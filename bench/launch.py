@@ -20,15 +20,16 @@ from typing import Any
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 
 
-def environment(ranks: int) -> dict[str, str]:
-    """One thread per rank; a port for torch; as many JAX devices as ranks, with one thread each."""
+def environment(ranks: int, threads: int = 1) -> dict[str, str]:
+    """So many threads per rank; a port for torch; as many JAX devices as ranks, with one thread each unless told."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    devices = f"--xla_force_host_platform_device_count={ranks} --xla_cpu_multi_thread_eigen=false"
+    eigen = str(threads > 1).lower()
+    devices = f"--xla_force_host_platform_device_count={ranks} --xla_cpu_multi_thread_eigen={eigen}"
     return {
         **os.environ,
-        **dict.fromkeys(THREADS, "1"),
+        **dict.fromkeys(THREADS, str(threads)),
         "XLA_FLAGS": devices,
         "JAX_PLATFORMS": "cpu",
         "MASTER_ADDR": "127.0.0.1",
@@ -37,14 +38,14 @@ def environment(ranks: int) -> dict[str, str]:
     }
 
 
-def on_ranks(script: str, ranks: int, words: list[str], limit: float) -> dict[str, Any]:
+def on_ranks(script: str, ranks: int, words: list[str], limit: float, threads: int = 1) -> dict[str, Any]:
     """Run ``script`` on ``ranks`` ranks; what its rank 0 found. Ends them all after ``limit`` seconds."""
     mpiexec = Path(sys.executable).with_name("mpiexec")
     starter = str(mpiexec) if mpiexec.exists() else "mpiexec"
     with tempfile.TemporaryDirectory() as place:
         out = Path(place) / "found.json"
         line = [starter, "-n", str(ranks), sys.executable, script, "--worker", str(out), *words]
-        subprocess.run(line, env=environment(ranks), check=True, timeout=limit, stdin=subprocess.DEVNULL)
+        subprocess.run(line, env=environment(ranks, threads), check=True, timeout=limit, stdin=subprocess.DEVNULL)
         return dict(json.loads(out.read_text()))
 
 

@@ -11,14 +11,14 @@ from unittest.mock import MagicMock
 ALL = ("torch", "jax", "heat")
 
 
-def torch(rank: int, size: int) -> tuple[Any, Any, Any]:
+def torch(rank: int, size: int, threads: int = 1) -> tuple[Any, Any, Any]:
     """torch, its tensor module and a mesh of one dimension over all ranks; messages go by gloo."""
     warnings.filterwarnings("ignore", module="torch")
     import torch as library
     from torch import distributed
     from torch.distributed import tensor
 
-    library.set_num_threads(1)
+    library.set_num_threads(threads)
     os.environ.update(RANK=str(rank), WORLD_SIZE=str(size), LOCAL_RANK=str(rank))
     if not distributed.is_initialized():
         distributed.init_process_group("gloo", rank=rank, world_size=size)
