@@ -69,6 +69,10 @@ class BatchError(SpmdxError, TypeError):
     """Inside vmap: what needs one example's elements."""
 
 
+class CheckpointError(SpmdxError, ValueError):
+    """A file that cannot be written, or does not hold what it should."""
+
+
 class RanksDisagree(SpmdxError, RuntimeError):
     """Ranks that should run the same program have come to different collectives or values."""
 

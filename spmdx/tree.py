@@ -11,6 +11,7 @@ from spmdx.errors import ShapeError
 
 TreeDef = optree.PyTreeSpec
 Static = TypeVar("Static")
+IsLeaf = Callable[[Any], bool] | None  # what to take for a leaf although it is a container
 
 
 def static(kind: type[Static]) -> type[Static]:
@@ -21,9 +22,9 @@ def static(kind: type[Static]) -> type[Static]:
     return kind
 
 
-def flatten(tree: Any) -> tuple[list[Any], TreeDef]:
+def flatten(tree: Any, is_leaf: IsLeaf = None) -> tuple[list[Any], TreeDef]:
     """Leaves in a fixed order (dictionaries by sorted key), and the structure to rebuild from."""
-    return optree.tree_flatten(tree)
+    return optree.tree_flatten(tree, is_leaf)
 
 
 def unflatten(treedef: TreeDef, leaves: list[Any]) -> Any:
@@ -41,9 +42,9 @@ def leaves(tree: Any) -> list[Any]:
     return optree.tree_leaves(tree)
 
 
-def paths(tree: Any) -> list[str]:
+def paths(tree: Any, is_leaf: IsLeaf = None) -> list[str]:
     """The path of every leaf, keys and positions joined by dots: ``layers.3.attention.qkv``."""
-    return [".".join(map(str, path)) for path in optree.tree_paths(tree)]
+    return [".".join(map(str, path)) for path in optree.tree_paths(tree, is_leaf)]
 
 
 def match(tree: Any, treedef: TreeDef, what: str) -> list[Any]:

@@ -87,7 +87,7 @@ TABLE: dict[str, Place] = {
     "plans/*": Place(5, ("plans/*",), below=(0, 3, 4), besides=("plan.py",)),
     "nn/*": Place(5, ("nn/*",), below=(0, 3, 4)),
     "optim/*": Place(5, ("optim/*",), below=(0, 3, 4)),
-    "checkpoint.py": Place(5, below=(0, 3, 4), besides=("plan.py",)),
+    "checkpoint/*": Place(5, ("checkpoint/*",), below=(0, 3, 4), besides=("plan.py",)),
     "debug/*": Place(5, ("debug/*",), below=(0, 3, 4), besides=("plan.py",)),
     "testing.py": Place(5, below=(0, 3, 4), besides=("runtime/world.py", "runtime/threads.py")),
     # 6 door: the public names, and the report
