@@ -258,7 +258,7 @@ def test_a_number_out_of_range_is_refused_on_every_rank(placement: Any) -> None:
         (lambda x: x.astype(object), TypeError, "dtype object"),
         (lambda x: x + np.array([None, 1]), TypeError, "dtype object"),
         (lambda x: x + "text", TypeError, "numbers and bools"),
-        (lambda x: x + None, TypeError, "dtype object"),
+        (lambda x: sx.add(x, None), TypeError, "dtype object"),
         (lambda x: x + np.ones((4, 2)), ValueError, r"shapes \(3,\) and \(4, 2\) do not broadcast"),
         (lambda x: x.astype(int) ** -1, ValueError, r"x\.astype\(float\) \*\* -1"),
         (lambda x: x.astype(int)[:0] ** -2, ValueError, r"x\.astype\(float\) \*\* -2"),
