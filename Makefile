@@ -11,7 +11,7 @@ EXTRAS := mpi,examples,test,docs,dev
 help:
 	@echo "make demo      train a classifier on real data on four ranks"
 	@echo "make test      the tests, about ten minutes; PYTEST=\"-k exp\" passes options on to pytest"
-	@echo "make test-all  the tests marked slow as well"
+	@echo "make test-all  the tests marked slow as well, some hours"
 	@echo "make check     lint, formats, types and the floors"
 	@echo "make format    rewrite the sources in their formats"
 	@echo "make docs      the documentation, in docs/_build/html"

@@ -13,6 +13,7 @@ import pytest
 from spmdx.runtime.world import launched
 
 HERE = Path(__file__).parent
+DAY = 24 * 3600.0
 MPIEXEC = Path(sys.executable).parent / "mpiexec"
 pytestmark = [
     pytest.mark.skipif(not MPIEXEC.exists(), reason="no mpiexec beside this Python: the extra [mpi] is not installed"),
@@ -30,10 +31,23 @@ def mpiexec(n: int, *args: str, timeout: float, **environ: str) -> subprocess.Co
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("n", [1, 2, 3, 4, *(pytest.param(n, marks=pytest.mark.slow) for n in (7, 8))])
-def test_ranks(n: int, request: pytest.FixtureRequest) -> None:
+def test_ranks(n: int) -> None:
     """The files that ran on threads, on MPI."""
-    chosen = request.config.getoption("markexpr") if n <= 4 else "not slow"
-    done = mpiexec(n, "-m", "pytest", "tests/ranks", "-q", "-x", "-p", "no:cacheprovider", "-m", chosen, timeout=580)
+    check_ranks(n, "not slow", 580)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(DAY)
+@pytest.mark.parametrize("n", [1, 2, 3, 4])
+def test_slow_ranks(n: int) -> None:
+    """Their slow half: whole products of placements, some hours of them."""
+    check_ranks(n, "slow", DAY)
+
+
+def check_ranks(n: int, chosen: str, timeout: float) -> None:
+    done = mpiexec(
+        n, "-m", "pytest", "tests/ranks", "-q", "-x", "-p", "no:cacheprovider", "-m", chosen, timeout=timeout
+    )
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-4000:]
     assert " passed" in done.stdout
     assert done.stdout.count(" passed") == 1, "only rank 0 prints"

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import importlib
-import math
 import sys
 import zlib
-from collections.abc import Iterator, Sequence
-from itertools import product
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +16,13 @@ if str(HERE) not in sys.path:  # tests/ranks imports this as well
     sys.path.insert(0, str(HERE))
 
 from case import Case  # noqa: E402
-from placements import KINDS, OPS, blocks, specs  # noqa: E402
+from placements import KINDS, OPS, assembled, blocks, finished, piece, same_bits, specs  # noqa: E402
 
 import spmdx  # noqa: E402
 from spmdx.array import Array  # noqa: E402
 from spmdx.mesh import Mesh  # noqa: E402
 from spmdx.op import Operation, registry  # noqa: E402
+from spmdx.ops.place import to_numpy  # noqa: E402
 from spmdx.spec import Spec  # noqa: E402
 
 LOOSE = {
@@ -58,39 +57,15 @@ def placements(case: Case, mesh: Mesh, ops: Sequence[str] = OPS, kinds: Sequence
     return [specs(mesh, np.shape(x), np.asarray(x).dtype, ops, kinds) for x in case.inputs]
 
 
-def each_once(each: list[list[Spec]], seed: int = 0) -> Iterator[tuple[Spec, ...]]:
-    """Combinations in which every placement of every input comes at least once."""
-    draw = np.random.default_rng(seed)
-    orders = [draw.permutation(len(options)) for options in each]
-    for i in range(max(map(len, each), default=1)):
-        yield tuple(options[order[i % len(options)]] for options, order in zip(each, orders))
-
-
-def combinations(each: list[list[Spec]], limit: int | None) -> list[tuple[Spec, ...]]:
-    """All of them; or, if there are more than `limit`, every placement once and a seeded sample up to it."""
-    if limit is None or math.prod(map(len, each)) <= limit:
-        return list(product(*each))
-    found = dict.fromkeys(each_once(each))
-    draw = np.random.default_rng(1)
-    while len(found) < limit:
-        found[tuple(options[draw.integers(len(options))] for options in each)] = None
-    return list(found)
-
-
 def sample(each: list[list[Spec]], number: int, name: str) -> list[tuple[Spec, ...]]:
     """Combinations drawn at random, others for every example: its name is the seed."""
     draw = np.random.default_rng(zlib.crc32(name.encode()))
     return [tuple(options[draw.integers(len(options))] for options in each) for _ in range(number)]
 
 
-def arrays(case: Case, chosen: Sequence[Spec], split: str = "scatter") -> list[Array]:
+def arrays(case: Case, chosen: Sequence[Spec]) -> list[Array]:
     """The inputs in these placements, on a simulated mesh or on this rank."""
-    out = []
-    for x, spec in zip(case.inputs, chosen):
-        held = blocks(spec, x, split)
-        mesh = spec.mesh
-        out.append(Array(held if mesh.device == "sim" else held[mesh.coordinates().index(mesh.here())], spec))
-    return out
+    return Laid(case, chosen[0].mesh, ()).inputs(chosen)
 
 
 def outputs(value: Any) -> list[Any]:
@@ -104,21 +79,21 @@ def expected(case: Case) -> list[Any]:
         return [np.asarray(y) for y in outputs(case.oracle(*case.inputs))]
 
 
-def compare(got: Any, want: Any, close: float, where: str) -> None:
+def compare(got: Any, want: Any, close: float, where: str = "") -> None:
     """Shape, dtype and values. close=0 is exact, signs of zeros included; else |a - b| / max(1, |b|) <= close."""
-    assert got.shape == want.shape, f"shape {got.shape}, not {want.shape}: {where}"
-    assert got.dtype == want.dtype, f"dtype {got.dtype}, not {want.dtype}: {where}"
+    assert got.shape == want.shape, f"shape {got.shape}, not {want.shape} {where}"
+    assert got.dtype == want.dtype, f"dtype {got.dtype}, not {want.dtype} {where}"
     wide = np.complex128 if got.dtype.kind == "c" else got.dtype if got.dtype.kind in "biu" else np.float64
     a, b = got.astype(wide), want.astype(wide)
     if not close or got.dtype.kind in "biu":
-        assert np.array_equal(a, b, equal_nan=a.dtype.kind in "fc"), f"exact: {where}\n{got}\nnot\n{want}"
+        assert np.array_equal(a, b, equal_nan=a.dtype.kind in "fc"), f"exact {where}\n{got}\nnot\n{want}"
         if a.dtype.kind == "f":
-            assert np.array_equal(np.signbit(a[a == 0]), np.signbit(b[a == 0])), f"zeros: {where}\n{got}\nnot\n{want}"
+            assert np.array_equal(np.signbit(a[a == 0]), np.signbit(b[a == 0])), f"zeros {where}\n{got}\nnot\n{want}"
         return
     with np.errstate(all="ignore"):
         error = np.abs(a - b) / np.maximum(1.0, np.abs(b))
     wrong = ~((error <= close) | (a == b) | (np.isnan(a) & np.isnan(b)))
-    assert not wrong.any(), f"close to {close}: off by {np.max(error[wrong])}: {where}\n{got}\nnot\n{want}"
+    assert not wrong.any(), f"close to {close}: off by {np.max(error[wrong])} {where}\n{got}\nnot\n{want}"
 
 
 def bound(case: Case, split: str, dtype: np.dtype[Any]) -> float:
@@ -126,3 +101,42 @@ def bound(case: Case, split: str, dtype: np.dtype[Any]) -> float:
     if split == "scatter" or dtype.kind in "biu":
         return case.close
     return max(case.close, LOOSE.get(dtype.name, 1e-12))
+
+
+class Laid:
+    """An example on a mesh: its inputs in any placement, and the blocks of what must come out, each made once."""
+
+    def __init__(self, case: Case, mesh: Mesh, want: Sequence[Any], split: str = "scatter") -> None:
+        self.case, self.want, self.split = case, want, split
+        self.simulated = mesh.device == "sim"
+        self.here = mesh.coordinates() if self.simulated else [mesh.here()]
+        self.made: dict[tuple[int, Spec], Array] = {}
+        self.pieces: dict[tuple[int, Spec], list[Any]] = {}
+
+    def inputs(self, chosen: Sequence[Spec]) -> list[Array]:
+        """The inputs in these placements, on a simulated mesh or on this rank."""
+        for i, spec in enumerate(chosen):
+            if (i, spec) not in self.made:
+                held = blocks(spec, self.case.inputs[i], self.split, self.here)
+                self.made[i, spec] = Array(held if self.simulated else held[0], spec)
+        return [self.made[i, spec] for i, spec in enumerate(chosen)]
+
+    def check(self, k: int, y: Any, close: float) -> None:
+        """Output number k is what was wanted, on every simulated rank, or on this one."""
+        want = self.want[k]
+        if not isinstance(y, Array):
+            return compare(np.asarray(y), want, close)
+        held = y._block if self.simulated else (y._block,)
+        assert (y.shape, y.dtype) == (want.shape, want.dtype), f"{y.spec}, not {want.dtype}{list(want.shape)}"
+        assert y.dtype == held[0].dtype, f"the spec says {y.dtype}, the block {held[0].dtype}"
+        if y.spec.partial and not self.simulated:
+            return compare(to_numpy(y), want, close)
+        pieces = self.pieces.get((k, y.spec))
+        if pieces is None:
+            pieces = self.pieces[k, y.spec] = [np.asarray(piece(y.spec, want, c)) for c in self.here]
+        done = finished(y.spec, held)
+        if all(map(same_bits, done, pieces)):
+            return None
+        if self.simulated:
+            return compare(assembled(y.spec, held), want, close)
+        return compare(done[0], pieces[0], close)

@@ -132,8 +132,8 @@ def nothing(dtype: Any, op: str | None) -> Any:
     return np.asarray(np.inf if op == "min" else -np.inf).astype(dtype)
 
 
-def blocks(spec: Spec, value: Any, split: str = "scatter") -> tuple[Any, ...]:
-    """What all ranks hold; read-only, so that a write to a source is an error.
+def blocks(spec: Spec, value: Any, split: str = "scatter", here: Sequence[Coordinate] | None = None) -> tuple[Any, ...]:
+    """What all ranks hold, or those at some coordinates; read-only, so that a write to a source is an error.
 
     Along Partial axes: "scatter" puts each element, whole, on a rank drawn at random, and identities on the others:
     finishing is exact for every value. "mixed" gives every rank a share that means nothing alone (twice the value and
@@ -145,7 +145,7 @@ def blocks(spec: Spec, value: Any, split: str = "scatter") -> tuple[Any, ...]:
     holder = holders(value.shape, math.prod(mesh.sizes[i] for i in axes))
     shares = _mixed(value, spec.op) if split == "mixed" and spec.partial else None
     out = []
-    for c in mesh.coordinates():
+    for c in mesh.coordinates() if here is None else here:
         block = piece(spec, value, c)
         if spec.partial:
             me = int(np.ravel_multi_index([c[i] for i in axes], [mesh.sizes[i] for i in axes]))
@@ -184,14 +184,16 @@ def finished(spec: Spec, held: Sequence[Any]) -> list[Any]:
         return list(held)
     everyone = spec.mesh.coordinates()
     ufunc = (LOGICAL if spec.dtype.kind == "b" else NUMPY)[spec.op or ""]
-    out = []
+    out: dict[Coordinate, Any] = {}
     with np.errstate(all="ignore"):
         for c in everyone:
-            first, *rest = (held[everyone.index(m)] for m in spec.mesh.members(spec.partial, c))
-            for block in rest:
-                first = ufunc(first, block)
-            out.append(np.asarray(first))
-    return out
+            if c not in out:
+                members = spec.mesh.members(spec.partial, c)
+                first, *rest = (held[everyone.index(m)] for m in members)
+                for block in rest:
+                    first = ufunc(first, block)
+                out |= dict.fromkeys(members, np.asarray(first))
+    return [out[c] for c in everyone]
 
 
 def same_bits(a: Any, b: Any) -> bool:

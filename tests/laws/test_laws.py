@@ -1,10 +1,21 @@
-"""The laws of every registered operation, in the simulator: value, shape and dtype are NumPy's wherever the pieces lie;
-gradients are the derivatives, at home where their values are; and what is sent is what was planned.
+"""The values of every registered operation, in the simulator: value, shape and dtype are NumPy's wherever the pieces
+lie, and what is sent is what was planned. (Gradients: test_gradients.py. Ranks that communicate: tests/ranks.)
+
+Which combinations of the inputs' placements are tried, for each example of an operation:
+
+- on {2} and {3} the whole product: every placement of every input with every other. Where that is more than 4,000
+  combinations (attention with a mask, and its gradients: four to six inputs) all pairs: every placement of one input
+  with every placement of any other;
+- on {2, 2} every placement of every input at least once, which for one input is the whole product; and for two and more
+  all pairs of plain placements (divided as numpy.array_split does, or Partial sums), which for two inputs is these
+  placements' whole product. Where the product of all has 400 combinations or fewer it is whole too;
+- the slow half (`make test-all`): on {2, 2} too the whole product for one input and for two, and for more where it is
+  25,000 combinations or fewer; beyond that all pairs of all placements. (Six inputs have 10^11 combinations there.)
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,15 +23,14 @@ import law
 import numpy as np
 import pytest
 from case import Case
-from law import arrays, combinations, compare, expected, outputs, placements, sample
-from placements import KINDS, assembled, simulated
+from covering import Chosen, tried
+from law import Laid, bound, expected, outputs, placements
+from placements import simulated
 
-from spmdx import autodiff, context
+from spmdx import context
 from spmdx import move as moving
-from spmdx.array import Array
 from spmdx.mesh import Mesh
 from spmdx.op import Operation, registry
-from spmdx.ops.place import asarray
 from spmdx.plan import cost
 
 MESHES = {
@@ -29,19 +39,13 @@ MESHES = {
     (2, 2): ("sum", "max"),
 }  # and Partial ops tried there
 SPLIT = {(2,): "scatter", (3,): "mixed", (2, 2): "scatter"}
-# Combinations tried for one example, every placement of every input among them. On two axes there are many more
-# placements: there the plain divisions are complete, and of the rest a sample is drawn, another for every example.
-LIMIT = {(2,): 48, (3,): 32, (2, 2): 20}
-MORE = {(2,): 0, (3,): 0, (2, 2): 6}
-GRADIENTS = {(2,): 8, (3,): 3, (2, 2): 4}
-# Central differences: dtype of the result -> (step, how close they come). Half precision has none.
-STEPS = {"float64": (1e-6, 1e-6), "complex128": (1e-6, 1e-6), "float32": (1e-2, 1e-3), "complex64": (1e-2, 1e-3)}
+WHOLE = {(2,): 4000, (3,): 4000, (2, 2): 400}  # the largest product that is tried whole
+WHOLE_SLOW = 25000
 
 CASES = law.cases()
 DIFFERENTIABLE = [c for c in CASES if c.grad]
 each_mesh = pytest.mark.parametrize("sizes", list(MESHES), ids=lambda s: "x".join(map(str, s)))
 each_case = pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
-each_differentiable = pytest.mark.parametrize("case", DIFFERENTIABLE, ids=lambda c: c.name)
 
 
 def test_every_operation_has_an_example() -> None:
@@ -62,12 +66,9 @@ def test_every_gradient_has_an_example() -> None:
     assert not missing, f"no Case with grad= for {', '.join(missing)}"
 
 
-# Values
-
-
 @contextmanager
-def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Any, list[Any], list[Any]]]:
-    """Record the trace, what the transport was really asked for, and what the plans of the operations called say."""
+def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[list[Any], list[Any], list[Any]]]:
+    """The trace, what the transport was really asked for, and what the plans of the operations called say."""
     made: list[Any] = []
     planned: list[Any] = []
     simulate, entry = moving._simulated, Operation.entry
@@ -87,136 +88,45 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Any, list[Any], l
         yield state.trace, made, planned
 
 
-def check_value(case: Case, chosen: Sequence[Any], split: str, want: Sequence[Any], patch: pytest.MonkeyPatch) -> None:
-    where = f"{case.name} of {', '.join(map(repr, chosen))}"
-    given = arrays(case, chosen, split)
-    with watched(patch) as (trace, made, planned), np.errstate(all="ignore"):
-        try:
-            results = outputs(case.call(*given))
-        except Exception as error:
-            raise AssertionError(f"{type(error).__name__} from {where}") from error
-    assert [(r.verb, r.axes, r.bytes) for r in trace] == made, f"silent communication: {where}"
+def check_values(case: Case, mesh: Mesh, split: str, combinations: Iterable[Chosen], patch: pytest.MonkeyPatch) -> None:
+    laid = Laid(case, mesh, expected(case), split)
+    close = [bound(case, split, v.dtype) for v in laid.want]
+    with watched(patch) as records, np.errstate(all="ignore"):
+        for chosen in combinations:
+            try:
+                check_value(laid, laid.inputs(chosen), close, *records)
+            except Exception as error:
+                which = ", ".join(map(repr, chosen))
+                raise AssertionError(f"{type(error).__name__}: {case.name} of {which}: {error}") from error
+
+
+def check_value(
+    laid: Laid, given: Sequence[Any], close: Sequence[float], trace: list[Any], made: list[Any], planned: list[Any]
+) -> None:
+    for record in (trace, made, planned):
+        record.clear()
+    results = outputs(laid.case.call(*given))
+    assert [(r.verb, r.axes, r.bytes) for r in trace] == made, f"silent communication: trace {trace}, made {made}"
     sent = sum(r.bytes for r in trace if r.operation in registry)
-    assert sent == sum(n for _, n in planned), f"trace {trace} and plans {planned} differ: {where}"
-    assert len(results) == len(want), where
-    for y, v in zip(results, want):
-        if isinstance(y, Array):
-            assert y.dtype == y._block[0].dtype, f"the spec says {y.dtype}, the block {y._block[0].dtype}: {where}"
-            compare(assembled(y.spec, y._block), v, law.bound(case, split, v.dtype), f"{where} -> {y.spec}")
-        else:
-            compare(np.asarray(y), v, law.bound(case, split, v.dtype), where)
+    assert sent == sum(n for _, n in planned), f"trace {trace} and plans {planned} differ"
+    assert len(results) == len(close)
+    for k, y in enumerate(results):
+        laid.check(k, y, close[k])
 
 
 @each_mesh
 @each_case
 def test_values(case: Case, sizes: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    want, mesh, ops = expected(case), simulated(*sizes), MESHES[sizes]
-    complete = placements(case, mesh, ops, ("default",) if MORE[sizes] else KINDS)
-    tried = combinations(complete, LIMIT[sizes])
-    tried += sample(placements(case, mesh, ops), MORE[sizes], case.name)
-    for chosen in tried:
-        check_value(case, chosen, SPLIT[sizes], want, monkeypatch)
+    mesh = simulated(*sizes)
+    plain = placements(case, mesh, ("sum",), ("default",)) if len(sizes) > 1 else None
+    chosen = tried(placements(case, mesh, MESHES[sizes]), WHOLE[sizes], plain)
+    check_values(case, mesh, SPLIT[sizes], chosen, monkeypatch)
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
 @each_mesh
 @each_case
 def test_values_of_every_combination(case: Case, sizes: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    """The whole product; beyond two inputs, or where that is over 20,000, a sample of 2,000."""
-    want = expected(case)
-    each = placements(case, simulated(*sizes), MESHES[sizes])
-    limit = 2000 if len(each) > 2 or np.prod([len(options) for options in each]) > 20000 else None
-    for chosen in combinations(each, limit):
-        check_value(case, chosen, "scatter", want, monkeypatch)
-
-
-# Gradients
-
-
-def weights(want: Sequence[Any]) -> list[Any]:
-    """A fixed cotangent for every output; None for one that has no gradient."""
-    out: list[Any] = []
-    for i, y in enumerate(want):
-        draw = np.random.default_rng([3, i, *y.shape]).uniform(0.5, 1.5, y.shape)
-        out.append(draw.astype(y.dtype) if y.dtype.kind in "fcV" else None)
-    return out
-
-
-def gradients(case: Case, given: Sequence[Array], cotangents: Sequence[Any]) -> list[Array]:
-    """The gradients of the weighted sum of the outputs with respect to the inputs numbered in case.grad."""
-
-    def chosen(*some: Array) -> tuple[Any, ...]:
-        full: list[Any] = list(given)
-        for i, x in zip(case.grad, some):
-            full[i] = x
-        results = outputs(case.call(*full))
-        return tuple(y for y, w in zip(results, cotangents) if w is not None)
-
-    with np.errstate(all="ignore"):
-        _, pull_back = autodiff.vjp(chosen, *(given[i] for i in case.grad))
-        mesh = given[case.grad[0]].mesh
-        return list(pull_back(tuple(asarray(w, mesh=mesh) for w in cotangents if w is not None)))
-
-
-def on_one_rank(case: Case, cotangents: Sequence[Any]) -> list[Any]:
-    alone = Mesh(("p",), (1,), (0,), "sim")
-    given = [asarray(x, mesh=alone) for x in case.inputs]
-    return [g._block[0] for g in gradients(case, given, cotangents)]
-
-
-def differences(case: Case, i: int, cotangents: Sequence[Any], step: float) -> Any:
-    """Central differences of the oracle; for a complex input as JAX has it, d/dx - i d/dy."""
-
-    def loss(x: Any) -> float:
-        inputs = [x if k == i else v for k, v in enumerate(case.inputs)]
-        with np.errstate(all="ignore"):
-            results = outputs(case.oracle(*inputs))
-        return sum(float(np.sum(w * y).real) for w, y in zip(cotangents, results) if w is not None)
-
-    x = case.inputs[i]
-    out = np.zeros(x.shape, x.dtype)
-    for at in np.ndindex(x.shape):
-        for direction in (1.0, 1j) if x.dtype.kind == "c" else (1.0,):
-            up, down = x.copy(), x.copy()
-            up[at] += direction * step
-            down[at] -= direction * step
-            slope = (loss(up) - loss(down)) / (2 * step)
-            out[at] += slope * (-1j if direction == 1j else 1)
-    return out
-
-
-@each_differentiable
-def test_gradients_are_derivatives(case: Case) -> None:
-    """On one rank. Close to 1e-6 of the central differences of float64 and complex128 inputs; to 1e-3 where the result
-    is rounded to single precision."""
-    want = expected(case)
-    cotangents = weights(want)
-    inexact = [y.dtype.name for y in want if y.dtype.kind in "fcV"]
-    step, close = max(STEPS[name] for name in inexact) if set(inexact) <= STEPS.keys() else (0.0, 0.0)
-    found = on_one_rank(case, cotangents)
-    for i, g in zip(case.grad, found):
-        x = case.inputs[i]
-        assert (g.shape, g.dtype) == (x.shape, x.dtype), f"the gradient of input {i} is {g.dtype}{list(g.shape)}"
-        if step and x.dtype in (np.float64, np.complex128):
-            compare(g, differences(case, i, cotangents, step), close, f"gradient of input {i} of {case.name}")
-
-
-@each_mesh
-@each_differentiable
-def test_gradients_wherever_the_pieces_lie(case: Case, sizes: tuple[int, ...]) -> None:
-    """As on one rank (close to 1e-12, or the dtype's own), and placed as the value, Replicate where that is Partial."""
-    cotangents = weights(expected(case))
-    want = on_one_rank(case, cotangents)
     mesh = simulated(*sizes)
-    for chosen in sample(placements(case, mesh, ("sum", "max")), GRADIENTS[sizes], case.name):
-        where = f"gradient of {case.name} of {', '.join(map(repr, chosen))}"
-        given = arrays(case, chosen)
-        try:
-            found = gradients(case, given, cotangents)
-        except Exception as error:
-            raise AssertionError(f"{type(error).__name__} from the {where}") from error
-        for i, g, v in zip(case.grad, found, want):
-            home = chosen[i].replace(partial=())
-            assert g.spec is home, f"lies at {g.spec}, not at {home}: input {i}, {where}"
-            close = max(10 * case.close, law.LOOSE.get(v.dtype.name, 1e-12))
-            compare(assembled(g.spec, g._block), v, close, f"input {i}, {where}")
+    check_values(case, mesh, "scatter", tried(placements(case, mesh, MESHES[sizes]), WHOLE_SLOW), monkeypatch)
