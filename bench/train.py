@@ -59,8 +59,8 @@ def weights() -> dict[str, Any]:
         at = f"blocks.{i}."
         norms += [at + "norm1", at + "norm2"]
         found |= {
-            at + "qkv": normal(WIDTH, HEADS, 3, SIZE),
-            at + "qkv_bias": np.zeros((HEADS, 3, SIZE), np.float32),
+            **{at + name: normal(WIDTH, HEADS, SIZE) for name in "qkv"},
+            **{f"{at}{name}_bias": np.zeros((HEADS, SIZE), np.float32) for name in "qkv"},
             at + "out": normal(HEADS, SIZE, WIDTH, scale=last),
             at + "out_bias": np.zeros(WIDTH, np.float32),
             at + "up": normal(WIDTH, HIDDEN),
@@ -129,7 +129,8 @@ class Spmdx:
                     {
                         **{
                             name: given(f"blocks.{i}.{name}")
-                            for name in ("qkv", "qkv_bias", "out", "out_bias", "up", "up_bias", "down", "down_bias")
+                            for matrix in ("q", "k", "v", "out", "up", "down")
+                            for name in (matrix, f"{matrix}_bias")
                         },
                         **{
                             norm: {name: given(f"blocks.{i}.{norm}.{name}") for name in ("scale", "bias")}
@@ -236,12 +237,10 @@ class Torch:
             if "norm" in at:
                 at = at.removeprefix("outer.")
                 found[f"{at}.{'weight' if name == 'scale' else 'bias'}"] = value
-            elif name == "qkv":
-                found |= {f"{at}.{x}.weight": value[:, :, i].reshape(WIDTH, WIDTH).T for i, x in enumerate("qkv")}
-            elif name == "qkv_bias":
-                found |= {f"{at}.{x}.bias": value[:, i].reshape(WIDTH) for i, x in enumerate("qkv")}
             elif name.endswith("_bias"):
-                found[f"{at}.{name.removesuffix('_bias')}.bias"] = value
+                found[f"{at}.{name.removesuffix('_bias')}.bias"] = value.reshape(-1)
+            elif name in "qkv":
+                found[f"{at}.{name}.weight"] = value.reshape(WIDTH, WIDTH).T
             elif name in ("out", "up", "down"):
                 found[f"{at}.{name}.weight"] = value.reshape(-1, value.shape[-1]).T
         return found
@@ -360,8 +359,9 @@ class Jax:
         x = params["outer.tokens"][batch[:, :-1]] + params["outer.positions"]
         for i in range(LAYERS):
             at = f"blocks.{i}."
-            qkv = jnp.einsum("btd,dhjk->bthjk", norm(x, at + "norm1"), params[at + "qkv"]) + params[at + "qkv_bias"]
-            seen = jax.nn.dot_product_attention(qkv[..., 0, :], qkv[..., 1, :], qkv[..., 2, :], is_causal=True)
+            h = norm(x, at + "norm1")
+            q, k, v = (jnp.einsum("btd,dhk->bthk", h, params[at + n]) + params[f"{at}{n}_bias"] for n in "qkv")
+            seen = jax.nn.dot_product_attention(q, k, v, is_causal=True)
             x = x + jnp.einsum("bthk,hkd->btd", seen, params[at + "out"]) + params[at + "out_bias"]
             h = jax.nn.gelu(norm(x, at + "norm2") @ params[at + "up"] + params[at + "up_bias"])
             x = x + h @ params[at + "down"] + params[at + "down_bias"]
@@ -374,7 +374,8 @@ class Jax:
 
         if self.ranks.size == 1:
             return {"JAX": self.trained(Spec(), {})}
-        divided = {"qkv": 1, "qkv_bias": 0, "out": 0, "up": 1, "up_bias": 0, "down": 0, "tokens": 0}
+        divided = {**dict.fromkeys(("q", "k", "v", "up"), 1), "out": 0, "down": 0, "tokens": 0}
+        divided |= dict.fromkeys(("q_bias", "k_bias", "v_bias", "up_bias"), 0)
         return {"JAX DP": self.trained(Spec("p"), {}), "JAX TP": self.trained(Spec(), divided)}
 
     def trained(self, of_batch: Any, divided: dict[str, int]) -> Step:

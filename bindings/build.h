@@ -26,7 +26,8 @@ struct Build {
     void (*reduce)(Op, Number, void* out, const void* const* in, int count, uint64_t begin, uint64_t end);
     void (*map)(Function, void* out, const Operand* in, uint64_t begin, uint64_t end);
     void (*streams)(Stream, Key, const Layout&, const Operand* in, uint64_t begin, uint64_t end, double* out);
-    void (*activate)(Activation, bool wide, void* out, const Operand* in, uint64_t begin, uint64_t end);
+    void (*activate)(Activation, bool wide, void* out, const void* const* in, const Numbers&, uint64_t begin,
+                     uint64_t end);
     Neural<float> neural32;
     Neural<double> neural64;
     // For tests of cuda/scalar.h, over `count` values each; sin comes first, then cos.

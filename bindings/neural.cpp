@@ -35,23 +35,38 @@ void need(bool right, const char* what) {
     if (!right) throw std::invalid_argument(what);
 }
 
-const std::map<std::string, std::pair<Activation, size_t>> activations{
-    {"gelu", {Activation::gelu, 1}},     {"gelu_back", {Activation::gelu_back, 2}},
-    {"silu", {Activation::silu, 1}},     {"silu_back", {Activation::silu_back, 2}},
-    {"swiglu", {Activation::swiglu, 2}},
+struct Signature {
+    Activation which;
+    size_t arrays, numbers;
+};
+const std::map<std::string, Signature> activations{
+    {"gelu", {Activation::gelu, 1, 0}},
+    {"gelu_back", {Activation::gelu_back, 2, 0}},
+    {"silu", {Activation::silu, 1, 0}},
+    {"silu_back", {Activation::silu_back, 2, 0}},
+    {"swiglu", {Activation::swiglu, 2, 0}},
+    {"mix", {Activation::mix, 2, 2}},
+    {"mix_square", {Activation::mix_square, 2, 2}},
+    {"adam_step", {Activation::adam_step, 2, 3}},
+    {"adamw_step", {Activation::adamw_step, 3, 4}},
 };
 
-void run_activation(py::array out, const std::string& name, const Arrays& inputs) {
+void run_activation(py::array out, const std::string& name, const Arrays& inputs,
+                    const std::vector<double>& given) {
     const auto found = activations.find(name);
     need(found != activations.end(), "no such activation");
-    need(inputs.size() == found->second.second, "another number of operands");
+    need(inputs.size() == found->second.arrays && given.size() == found->second.numbers,
+         "another number of operands");
+    Numbers numbers{};
+    const std::array<double*, 4> places{&numbers.a, &numbers.b, &numbers.c, &numbers.d};
+    for (size_t i = 0; i < given.size(); ++i) *places[i] = given[i];
     const bool wide = is_wide(out, inputs);
-    std::array<Operand, 4> in;
+    std::array<const void*, 3> in;
     for (size_t i = 0; i < in.size(); ++i) {
         const py::array& each = inputs[std::min(i, inputs.size() - 1)];
         need((each.flags() & py::array::c_style) && each.size() == out.size(),
              "expected C-contiguous arrays of one size");
-        in[i] = {each.data(), 1};
+        in[i] = each.data();
     }
     need(out.flags() & py::array::c_style, "expected a C-contiguous output");
     void* const data = out.mutable_data();
@@ -59,7 +74,7 @@ void run_activation(py::array out, const std::string& name, const Arrays& inputs
     const uint64_t size = uint64_t(out.size());
     py::gil_scoped_release release;
     parallel(size, 1 << 15, [&](uint64_t begin, uint64_t end) {
-        use->activate(found->second.first, wide, data, in.data(), begin, end);
+        use->activate(found->second.which, wide, data, in.data(), numbers, begin, end);
     });
 }
 
@@ -250,6 +265,7 @@ void run_attention(const py::array& q, const py::array& k, const py::array& v, c
 
 void bind_neural(py::module_& m) {
     m.def("activate", &run_activation, py::arg("out"), py::arg("name"), py::arg("inputs"),
+          py::arg("numbers") = std::vector<double>{},
           "out = an activation of the inputs, or g times its slope.");
     m.def("norm", &run_norm, py::arg("out"), py::arg("x"), py::arg("scale"), py::arg("bias"), py::arg("g"),
           py::arg("eps"), py::arg("centered"),

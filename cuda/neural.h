@@ -2,12 +2,25 @@
 #pragma once
 
 #include "activation.h"
-#include "map.h"
+#include "scalar.h"
 
 namespace spmdx {
 
-// Elementwise: of x; g times the slope at x; of a gate and x.
-enum class Activation { gelu, gelu_back, silu, silu_back, swiglu };
+// Elementwise: of x; g times the slope at x; of a gate and x; and what optimizers do.
+enum class Activation {
+    gelu,
+    gelu_back,
+    silu,
+    silu_back,
+    swiglu,
+    mix,         // x a + y b
+    mix_square,  // y**2 b + x a
+    adam_step,   // of the means m and v: m / (sqrt(v) / root + eps) * -rate
+    adamw_step   // and less p decay
+};
+struct Numbers {
+    double a, b, c, d;
+};
 
 // Rows of `n` elements that lie one after another. Null: no scale, no bias.
 template <class T>
@@ -22,20 +35,32 @@ struct Norm {
 namespace {
 
 template <class T>
-inline void activate_as(Activation which, void* out, const Operand* in, uint64_t begin, uint64_t end) {
-    const auto run = [&](auto f) { map_with<T>(out, in, begin, end, f); };
+inline void activate_as(Activation which, void* out, const void* const* in, const Numbers& numbers,
+                        uint64_t begin, uint64_t end) {
+    const T a = T(numbers.a), b = T(numbers.b), c = T(numbers.c), d = T(numbers.d);
+    const auto run = [&](auto f) {
+        T* const to = static_cast<T*>(out);
+        const T *const x = static_cast<const T*>(in[0]), *const y = static_cast<const T*>(in[1]);
+        const T* const z = static_cast<const T*>(in[2]);
+        SPMDX_FOR (uint64_t i = begin; i < end; ++i) to[i] = f(x[i], y[i], z[i]);
+    };
     switch (which) {
-        case Activation::gelu: return run([](T x, T, T, T) { return gelu(x); });
-        case Activation::gelu_back: return run([](T g, T x, T, T) { return g * gelu_slope(x); });
-        case Activation::silu: return run([](T x, T, T, T) { return silu(x); });
-        case Activation::silu_back: return run([](T g, T x, T, T) { return g * silu_slope(x); });
-        case Activation::swiglu: return run([](T gate, T x, T, T) { return silu(gate) * x; });
+        case Activation::gelu: return run([](T x, T, T) { return gelu(x); });
+        case Activation::gelu_back: return run([](T g, T x, T) { return g * gelu_slope(x); });
+        case Activation::silu: return run([](T x, T, T) { return silu(x); });
+        case Activation::silu_back: return run([](T g, T x, T) { return g * silu_slope(x); });
+        case Activation::swiglu: return run([](T gate, T x, T) { return silu(gate) * x; });
+        case Activation::mix: return run([=](T x, T y, T) { return x * a + y * b; });
+        case Activation::mix_square: return run([=](T x, T y, T) { return y * y * b + x * a; });
+        case Activation::adam_step: return run([=](T m, T v, T) { return m / (sqrt(v) / b + c) * -a; });
+        case Activation::adamw_step:
+            return run([=](T m, T v, T p) { return m / (sqrt(v) / b + c) * -a - p * d; });
     }
 }
-inline void activate(Activation which, bool wide, void* out, const Operand* in, uint64_t begin,
-                     uint64_t end) {
-    if (wide) return activate_as<double>(which, out, in, begin, end);
-    activate_as<float>(which, out, in, begin, end);
+inline void activate(Activation which, bool wide, void* out, const void* const* in, const Numbers& numbers,
+                     uint64_t begin, uint64_t end) {
+    if (wide) return activate_as<double>(which, out, in, numbers, begin, end);
+    activate_as<float>(which, out, in, numbers, begin, end);
 }
 
 // A sum of `count` terms in an order that does not depend on the instruction set: 16 sums side by side.

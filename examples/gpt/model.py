@@ -76,8 +76,8 @@ def _gpt2_block(c: Config) -> Any:
     size = c.width // c.heads
     return {
         "norm1": _norm(c),
-        "qkv": nn.Param((c.width, c.heads, 3, size), inner),
-        "qkv_bias": nn.Param((c.heads, 3, size)),
+        **{name: nn.Param((c.width, c.heads, size), inner) for name in "qkv"},
+        **{f"{name}_bias": nn.Param((c.heads, size)) for name in "qkv"},
         "out": nn.Param((c.heads, size, c.width), last),
         "out_bias": nn.Param((c.width,)),
         "norm2": _norm(c),
@@ -90,8 +90,8 @@ def _gpt2_block(c: Config) -> Any:
 
 def _gpt2(p: Any, x: sx.Array) -> sx.Array:
     h = sx.name(nn.layer_norm(x, **p["norm1"]), "normed")
-    qkv = sx.einsum("btd,dhjk->bthjk", h, p["qkv"]) + p["qkv_bias"]
-    seen = nn.attention(qkv[..., 0, :], qkv[..., 1, :], qkv[..., 2, :], causal=True)
+    q, k, v = (sx.einsum("btd,dhk->bthk", h, p[name]) + p[f"{name}_bias"] for name in "qkv")
+    seen = nn.attention(q, k, v, causal=True)
     x = x + sx.name(sx.einsum("bthk,hkd->btd", seen, p["out"]), "residual") + p["out_bias"]
     h = sx.name(nn.layer_norm(x, **p["norm2"]), "normed")
     h = nn.gelu(h @ p["up"] + p["up_bias"])
@@ -112,7 +112,7 @@ def _llama_block(c: Config) -> Any:
     return {
         "norm1": {"scale": nn.Param((c.width,), 1.0)},
         "q": nn.Param((c.width, c.heads, size), inner),
-        "kv": nn.Param((c.width, c.kv_heads, 2, size), inner),
+        **{name: nn.Param((c.width, c.kv_heads, size), inner) for name in "kv"},
         "out": nn.Param((c.heads, size, c.width), last),
         "norm2": {"scale": nn.Param((c.width,), 1.0)},
         "gate": nn.Param((c.width, c.hidden), inner),
@@ -123,8 +123,8 @@ def _llama_block(c: Config) -> Any:
 
 def _llama(p: Any, x: sx.Array) -> sx.Array:
     h = sx.name(nn.rms_norm(x, **p["norm1"]), "normed")
-    q, kv = sx.einsum("btd,dhk->bthk", h, p["q"]), sx.einsum("btd,dhjk->bthjk", h, p["kv"])
-    seen = nn.attention(nn.rope(q), nn.rope(kv[..., 0, :]), kv[..., 1, :], causal=True)
+    q, k, v = (sx.einsum("btd,dhk->bthk", h, p[name]) for name in "qkv")
+    seen = nn.attention(nn.rope(q), nn.rope(k), v, causal=True)
     x = x + sx.name(sx.einsum("bthk,hkd->btd", seen, p["out"]), "residual")
     h = sx.name(nn.rms_norm(x, **p["norm2"]), "normed")
     return x + sx.name(nn.swiglu(h @ p["gate"], h @ p["up"]) @ p["down"], "residual")

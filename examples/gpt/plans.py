@@ -5,10 +5,8 @@ from __future__ import annotations
 from spmdx.plans import Plan, data_parallel, sequence_parallel, tensor_parallel, zero1, zero2, zero3
 
 DIMS = {  # the dimension that tensor parallelism divides: heads, hidden units, vocabulary
-    "blocks.*.q": 1,
-    "blocks.*.qkv": 1,
-    "blocks.*.kv": 1,
-    "blocks.*.qkv_bias": 0,
+    "blocks.*.[qkv]": 1,
+    "blocks.*.[qkv]_bias": 0,
     "blocks.*.out": 0,
     "blocks.*.gate": 1,
     "blocks.*.up": 1,

@@ -80,27 +80,27 @@ def in_pieces(body: Callable[..., Any]) -> Callable[..., Any]:
 # GELU (Hendrycks and Gimpel, 2016), in the form with erf and in the one with tanh
 
 
-def _activate(name: str, *blocks: Any) -> Any:
-    """A function of cuda/neural.h; float16 and bfloat16 in float32."""
+def activate(name: str, *blocks: Any, numbers: tuple[Any, ...] = ()) -> Any:
+    """A function of cuda/neural.h, element by element; float16 and bfloat16 in float32."""
     kind = dtypes.promoted(*(b.dtype for b in blocks))
     computed = np.dtype(np.float32) if kind in NARROW else kind
     if any(b.shape != blocks[0].shape for b in blocks):
         blocks = tuple(np.broadcast_arrays(*blocks))
     out = np.empty(blocks[0].shape, computed)
-    kernels.activate(out, name, [np.ascontiguousarray(b, computed) for b in blocks])
+    kernels.activate(out, name, [np.ascontiguousarray(b, computed) for b in blocks], [float(n) for n in numbers])
     return out.astype(kind, copy=False)
 
 
 @pointwise(FLOATS, ufunc=None)
 def _gelu_tanh(xp: Any, x: Any) -> Any:
     """x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x**3)))"""
-    return _activate("gelu", x)
+    return activate("gelu", x)
 
 
 @pointwise(FLOATS, ufunc=None, linear=((0,),))
 def _gelu_tanh_back(xp: Any, g: Any, x: Any) -> Any:
     """g times the slope of _gelu_tanh."""
-    return _activate("gelu_back", g, x)
+    return activate("gelu_back", g, x)
 
 
 @pointwise(FLOATS, ufunc=None)
@@ -141,19 +141,19 @@ def _gelu_erf_vjp(g: Array, out: Array, x: Array) -> Any:
 @pointwise(FLOATS, ufunc=None)
 def _silu(xp: Any, x: Any) -> Any:
     """x sigmoid(x)"""
-    return _activate("silu", x)
+    return activate("silu", x)
 
 
 @pointwise(FLOATS, ufunc=None, linear=((0,),))
 def _silu_back(xp: Any, g: Any, x: Any) -> Any:
     """g times the slope of _silu."""
-    return _activate("silu_back", g, x)
+    return activate("silu_back", g, x)
 
 
 @pointwise(FLOATS, ufunc=None, linear=((1,),))
 def _swiglu(xp: Any, gate: Any, x: Any) -> Any:
     """silu(gate) x"""
-    return _activate("swiglu", gate, x)
+    return activate("swiglu", gate, x)
 
 
 @_silu.vjp  # type: ignore[untyped-decorator]  # as above

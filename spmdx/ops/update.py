@@ -8,41 +8,28 @@ import numpy as np
 
 from spmdx.op import op
 from spmdx.ops.axes import names
-from spmdx.ops.neural import in_pieces, wide
+from spmdx.ops.neural import activate, wide
 from spmdx.ops.pointwise import FLOATS, pointwise
 
 
 @pointwise(FLOATS, ufunc=None)
-@in_pieces
 def _mix(xp: Any, x: Any, a: Any, y: Any, b: Any) -> Any:
-    """a x + b y"""
-    out = xp.asarray(x * a)
-    out += y * b
-    return out
+    """a x + b y, for numbers a and b"""
+    return activate("mix", x, y, numbers=(a, b))
 
 
 @pointwise(FLOATS, ufunc=None)
-@in_pieces
 def _mix_square(xp: Any, x: Any, a: Any, y: Any, b: Any) -> Any:
-    """a x + b y**2"""
-    out = xp.asarray(y * y)
-    out *= b
-    out += x * a
-    return out
+    """a x + b y**2, for numbers a and b"""
+    return activate("mix_square", x, y, numbers=(a, b))
 
 
 @pointwise(FLOATS, ufunc=None)
-@in_pieces
 def _adam_step(xp: Any, m: Any, v: Any, p: Any, rate: Any, root: Any, eps: Any, decay: Any) -> Any:
-    """-rate m / (sqrt(v) / root + eps) - decay p"""
-    below = xp.asarray(xp.sqrt(v))
-    below /= root
-    below += eps
-    xp.divide(m, below, out=below)
-    below *= -rate
-    if type(decay) is not float or decay:
-        below -= p * decay
-    return below
+    """-rate m / (sqrt(v) / root + eps) - decay p, for numbers but m, v and p; p may be one if decay is 0"""
+    if xp.ndim(decay) == 0 and not decay:
+        return activate("adam_step", m, v, numbers=(rate, root, eps))
+    return activate("adamw_step", m, v, p, numbers=(rate, root, eps, decay))
 
 
 def _all(shape: tuple[int, ...]) -> str:

@@ -86,6 +86,28 @@ def test_activations_at_the_ends() -> None:
         np.testing.assert_allclose(out, want, atol=1e-20)
 
 
+@pytest.mark.parametrize("dtype", BOUND)
+def test_what_optimizers_do(dtype: Any) -> None:
+    """Exact: the steps and their order are those written here."""
+    m, v, p = (RANDOM.uniform(0.1, 2, 1003).astype(dtype) for _ in range(3))
+    a, b, c, d = 0.9, 0.3, 1e-3, 0.01
+    step = m / (np.sqrt(v) / dtype(b) + dtype(c)) * dtype(-a)
+    for name, arrays, numbers, want in (
+        ("mix", (m, v), (a, b), m * dtype(a) + v * dtype(b)),
+        ("mix_square", (m, v), (a, b), v * v * dtype(b) + m * dtype(a)),
+        ("adam_step", (m, v), (a, b, c), step),
+        ("adamw_step", (m, v, p), (a, b, c, d), step - p * dtype(d)),
+    ):
+
+        def run(name: str = name, arrays: Any = arrays, numbers: Any = numbers) -> list[Any]:
+            out = np.empty(m.size, dtype)
+            kernels.activate(out, name, arrays, numbers)
+            return [out]
+
+        for [out] in on_every_set(run):
+            assert out.tobytes() == want.tobytes()
+
+
 def normal(x: Any, eps: float, centered: bool) -> tuple[Any, Any]:
     x = x - x.mean(-1, keepdims=True) if centered else x
     root = 1 / np.sqrt((x * x).mean(-1, keepdims=True) + eps)
