@@ -7,8 +7,9 @@ are left out. The process is bound to one core, so that every library has one th
 from its public functions, NumPy's and torch's into memory that they keep, JAX's from a compiled function.
 
 Mesh-independent are the generators whose values do not depend on how the array is divided: spmdx's, and JAX's threefry
-and philox4x32. The second table is the distributions with NumPy's as the only peer, the third one rank's block of a
-divided array against an array of as many values that is not divided.
+and philox4x32. Of each size the second table is one rank's block of a divided array against an array of as many values
+that is not divided. Then come JAX's own numbers beside JAX, dropout beside NumPy and torch, and the other distributions
+beside NumPy.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ import spmdx as sx
 from spmdx import context, random
 from spmdx.runtime import kernels
 
-KEY = random.fold_in(random.key(0), 1)
+KEY, JAX_KEY = random.fold_in(random.key(0), 1), random.key(1, "threefry2x32")
 NUMPY = {"Philox": np.random.Philox, "PCG64": np.random.PCG64, "SFC64": np.random.SFC64}
 JAX = ("threefry2x32", "philox4x32", "rbg")
 INDEPENDENT = ("JAX threefry2x32", "JAX philox4x32")
@@ -47,7 +48,9 @@ MORE: dict[str, tuple[Callable[[int], Any], Callable[[Any, int], Any]]] = {
     "gumbel": (lambda n: random.gumbel(KEY, n), lambda g, n: g.gumbel(size=n)),
     "cauchy": (lambda n: random.cauchy(KEY, n), lambda g, n: g.standard_cauchy(n)),
     "lognormal": (lambda n: random.lognormal(KEY, n), lambda g, n: g.lognormal(size=n)),
+    "gamma 0.5": (lambda n: random.gamma(KEY, n, 0.5), lambda g, n: g.standard_gamma(0.5, n)),
     "gamma 2.5": (lambda n: random.gamma(KEY, n, 2.5), lambda g, n: g.standard_gamma(2.5, n)),
+    "beta 0.5, 2": (lambda n: random.beta(KEY, n, 0.5, 2.0), lambda g, n: g.beta(0.5, 2.0, n)),
     "poisson 4": (lambda n: random.poisson(KEY, n, 4.0), lambda g, n: g.poisson(4.0, n)),
     "poisson 80": (lambda n: random.poisson(KEY, n, 80.0), lambda g, n: g.poisson(80.0, n)),
     "binomial 100, 0.3": (lambda n: random.binomial(KEY, n, 100, 0.3), lambda g, n: g.binomial(100, 0.3, n)),
@@ -114,7 +117,11 @@ def peers(n: int, quick: bool, report: Report) -> str:
     lines = []
     names: dict[str, None] = {}
     for kind, dtype in DRAWN:
-        mine = {"spmdx": partial(getattr(random, kind), KEY, n, dtype=dtype)}
+        draw = getattr(random, kind)
+        mine: dict[str, Call] = {
+            "spmdx": partial(draw, KEY, n, dtype=dtype),
+            "spmdx threefry2x32": partial(draw, JAX_KEY, n, dtype=dtype),
+        }
         times = timed(mine | of_numpy(kind, dtype, n) | of_jax(kind, dtype, n) | of_torch(kind, dtype, n), quick)
         case = {"draw": kind, "dtype": np.dtype(dtype).name, "size": n}
         report.add(case, times)
@@ -135,7 +142,7 @@ def claims(report: Report, case: dict[str, Any], times: dict[str, Timing]) -> No
             found = min(mine.speed(times[name]) for name in others)
             report.claim(case, f"at least {least} times {text}", found, found >= least)
 
-    everyone = [name for name in times if name != "spmdx"]
+    everyone = [name for name in times if not name.startswith("spmdx")]
     bar("NumPy's Philox", ["NumPy Philox"], 2.5 if case["draw"] == "uniform" else 3.0)
     if case["draw"] == "uniform":
         bar("the fastest peer", everyone, 1.0)
@@ -143,13 +150,73 @@ def claims(report: Report, case: dict[str, Any], times: dict[str, Timing]) -> No
         bar("the fastest mesh-independent peer", [name for name in everyone if name in INDEPENDENT], 1.5)
 
 
+def threefry(n: int, quick: bool, report: Report) -> str:
+    """The same numbers, to the last bit, as JAX's."""
+    try:
+        import jax
+    except ImportError:
+        return "JAX is not installed: its numbers have no peer here."
+    jax.config.update("jax_enable_x64", True)
+    key, lines = jax.random.key(1, impl="threefry2x32"), []
+    drawn: list[tuple[str, tuple[int, ...], str]] = [
+        *(("bits", (), t) for t in ("uint8", "uint32", "uint64")),
+        *(("uniform", (), t) for t in ("float16", "float32", "float64")),
+        *(("randint", (0, 100), t) for t in ("int32", "int64")),
+    ]
+    for name, bounds, kind in drawn:
+        theirs = partial(getattr(jax.random, name), shape=(n,), dtype=kind)
+        compiled = jax.jit(lambda k, f=theirs, b=bounds: f(k, minval=b[0], maxval=b[1]) if b else f(k))
+        calls: dict[str, Call] = {
+            "spmdx": partial(getattr(random, name), JAX_KEY, n, *bounds, dtype=kind),
+            "JAX": lambda f=compiled: f(key).block_until_ready(),
+        }
+        if not np.array_equal(calls["spmdx"]().numpy(), np.asarray(calls["JAX"]())):
+            raise AssertionError(f"{name} {kind} is not JAX's")
+        times = timed(calls, quick)
+        report.add({"draw": name, "dtype": kind, "impl": "threefry2x32", "size": n}, times)
+        lines.append([f"{name} {kind}", *(speed(n, t) for t in times.values()), ratio(times, "JAX")])
+    return table([f"{n:,} of JAX's threefry2x32, million a second", "spmdx", "JAX", "ratio"], lines)
+
+
+def ratio(times: dict[str, Timing], peer: str) -> str:
+    return f"{times['spmdx'].speed(times[peer]):.1f}" if peer in times else "-"
+
+
+def dropout(n: int, quick: bool, report: Report) -> str:
+    """A tenth set to 0, the rest scaled. NumPy: a mask of float32 uniforms, two products, into memory that it keeps."""
+    generator, lines = np.random.Generator(np.random.Philox(1)), []
+    for kind in (np.dtype(np.float32), np.dtype(np.float64), np.dtype(sx.bfloat16), np.dtype(np.float16)):
+        x = np.ones(n, kind)
+        out, u, mask, given = np.empty(n, kind), np.empty(n, np.float32), np.empty(n, bool), sx.asarray(x)
+
+        def theirs(x: Any = x, out: Any = out, u: Any = u, mask: Any = mask, kind: Any = kind) -> None:
+            np.less(generator.random(dtype=np.float32, out=u), np.float32(0.9), out=mask)
+            np.multiply(x, mask, out=out)
+            np.multiply(out, kind.type(1 / 0.9), out=out)
+
+        calls: dict[str, Call] = {"spmdx": partial(sx.nn.dropout, KEY, given, 0.1), "NumPy Philox": theirs}
+        try:
+            import torch
+
+            torch.set_num_threads(1)
+            calls["torch"] = partial(torch.nn.functional.dropout, torch.ones(n, dtype=getattr(torch, kind.name)), 0.1)
+        except ImportError:
+            pass
+        times = timed(calls, quick)
+        report.add({"draw": "dropout", "dtype": kind.name, "size": n}, times)
+        shown = [speed(n, times.get(name)) for name in ("spmdx", "NumPy Philox", "torch")]
+        lines.append([kind.name, *shown, ratio(times, "NumPy Philox"), ratio(times, "torch")])
+    return table(
+        [f"dropout of {n:,}, million a second", "spmdx", "NumPy Philox", "torch", "to NumPy", "to torch"], lines
+    )
+
+
 def others(n: int, quick: bool, report: Report) -> str:
     generator, lines = np.random.Generator(np.random.Philox(1)), []
     for name, (ours, theirs) in MORE.items():
         times = timed({"spmdx": partial(ours, n), "NumPy Philox": partial(theirs, generator, n)}, quick)
         report.add({"draw": name, "size": n}, times)
-        ratio = times["spmdx"].speed(times["NumPy Philox"])
-        lines.append([name, *(speed(n, t) for t in times.values()), f"{ratio:.1f}"])
+        lines.append([name, *(speed(n, t) for t in times.values()), ratio(times, "NumPy Philox")])
     return table([f"{n:,} values, million a second", "spmdx", "NumPy Philox", "ratio"], lines)
 
 
@@ -178,9 +245,9 @@ def divided(n: int, quick: bool, report: Report) -> str:
             times = timed({"divided": block, "whole": partial(draw, KEY, made, dtype=dtype)}, quick)
             case = {"draw": kind, "divided": name, "size": made}
             report.add(case, times)
-            ratio = 1 / times["divided"].speed(times["whole"])
-            report.claim(case, "at most 1.1 times the undivided time", ratio, ratio <= 1.1)
-            lines.append([f"{kind} float32, {name}", *(speed(made, t) for t in times.values()), f"{ratio:.2f}"])
+            more = 1 / times["divided"].speed(times["whole"])
+            report.claim(case, "at most 1.1 times the undivided time", more, more <= 1.1)
+            lines.append([f"{kind} float32, {name}", *(speed(made, t) for t in times.values()), f"{more:.2f}"])
     return table([f"blocks of {n:,}, million a second", "divided", "whole", "time, ratio"], lines)
 
 
@@ -199,8 +266,9 @@ def main() -> None:
         for part in (peers, divided):
             print(part(n, options.quick, report), flush=True)
             print()
-    print(others(min(options.sizes), options.quick, report))
-    print()
+    for part in (threefry, dropout, others):
+        print(part(min(options.sizes), options.quick, report), flush=True)
+        print()
     print(report.summary())
     if options.json:
         report.write(options.json)

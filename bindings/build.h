@@ -1,7 +1,9 @@
 // One build of the kernels: the same source, compiled for one instruction set. All builds give the same bits.
 #pragma once
 
+#include "cuda/attempts.h"
 #include "cuda/attend.h"
+#include "cuda/dropout.h"
 #include "cuda/map.h"
 #include "cuda/neural.h"
 #include "cuda/reduce.h"
@@ -30,6 +32,7 @@ struct Build {
                      uint64_t end);
     Neural<float> neural32;
     Neural<double> neural64;
+    void (*drop)(const Drop&, const Layout&, const void* x, uint64_t begin, uint64_t end, void* out);
     // For tests of cuda/scalar.h, over `count` values each; sin comes first, then cos.
     void (*log32)(const float* in, float* out, uint64_t count);
     void (*log64)(const double* in, double* out, uint64_t count);
@@ -71,6 +74,7 @@ constexpr Build make_build(const char* name) {
             activate,
             make_neural<float>(),
             make_neural<double>(),
+            drop,
             log_all<float>,
             log_all<double>,
             sincos_all<uint32_t, float>,

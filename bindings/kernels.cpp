@@ -33,6 +33,7 @@ T named(const std::map<std::string, T>& table, const std::string& name, const ch
 
 const std::map<std::string, Kind> kinds{{"bits", Kind::bits},
                                         {"uniform", Kind::uniform},
+                                        {"unit", Kind::unit},
                                         {"normal", Kind::normal},
                                         {"randint", Kind::randint},
                                         {"bernoulli", Kind::bernoulli},
@@ -204,6 +205,23 @@ void fill_streams(py::array out, const std::string& kind, const std::vector<uint
     });
 }
 
+void drop_elements(py::array out, const py::array& x, const std::string& type,
+                   const std::vector<uint32_t>& key, const std::vector<uint64_t>& shape,
+                   const Intervals& intervals, double kept, double scale) {
+    const Block block(shape, intervals);
+    const auto [element, item] = named(types, type, "element type");
+    if (element < Type::f16) throw std::invalid_argument("no dropout of type " + type);
+    check_plain(out, py::ssize_t(block.layout.size), item, true);
+    check_plain(x, out.size(), item, false);
+    const Drop drop{element, key_of(key), float(kept), scale};
+    const void* const in = x.data();
+    void* const data = out.mutable_data();
+    const Build* const use = build().load();
+    py::gil_scoped_release release;
+    parallel(block.layout.size, 1 << 16,
+             [&](uint64_t begin, uint64_t end) { use->drop(drop, block.layout, in, begin, end, data); });
+}
+
 void reduce_ordered(py::array out, const std::vector<py::array>& inputs, const std::string& op) {
     const py::dtype type = out.dtype();
     const int item = int(type.itemsize());
@@ -260,6 +278,17 @@ PYBIND11_MODULE(_kernels, m) {
           py::arg("intervals"), py::arg("inputs"),
           "Fill the float64 block `out`: each element draws from its own stream, its index folded into the "
           "key.");
+    m.def(
+        "threefry",
+        [](uint64_t number, const std::array<uint32_t, 2>& key) {
+            const uint64_t words = threefry(number, key[0], key[1]);
+            return py::make_tuple(words >> 32, uint32_t(words));
+        },
+        py::arg("number"), py::arg("key"),
+        "The two words of Threefry2x32-20 for a counter, high word first.");
+    m.def("drop", &drop_elements, py::arg("out"), py::arg("x"), py::arg("type"), py::arg("key"),
+          py::arg("shape"), py::arg("intervals"), py::arg("kept"), py::arg("scale"),
+          "out = x * scale where the element's bernoulli is true with the chance `kept`, 0 elsewhere.");
     m.def("reduce_ordered", &reduce_ordered, py::arg("out"), py::arg("inputs"), py::arg("op"),
           "out = inputs[0] op inputs[1] op ..., element by element in that order.");
     bind_messages(m);

@@ -149,5 +149,24 @@ struct ComplexNormal {
     }
 };
 
+// What dropout makes of an element.
+SPMDX_FN float dropped(float x, float scale, bool keep) {
+    return bit_cast<float>(bit_cast<uint32_t>(x * scale) & (0u - uint32_t(keep)));
+}
+SPMDX_FN double dropped(double x, double scale, bool keep) {
+    return bit_cast<double>(bit_cast<uint64_t>(x * scale) & (0u - uint64_t(keep)));
+}
+template <class T>
+SPMDX_FN Complex<T> dropped(Complex<T> x, T scale, bool keep) {
+    return {dropped(x.real, scale, keep), dropped(x.imaginary, scale, keep)};
+}
+// Of 16 bits: the product is rounded once.
+SPMDX_FN Half dropped(Half x, float scale, bool keep) {
+    return {uint16_t(narrow_to(widen(x) * scale, Half()).bits & (0u - uint32_t(keep)))};
+}
+SPMDX_FN BFloat16 dropped(BFloat16 x, float scale, bool keep) {
+    return {uint16_t(narrow_to(widen(x) * scale, BFloat16()).bits & (0u - uint32_t(keep)))};
+}
+
 }  // namespace
 }  // namespace spmdx

@@ -2,7 +2,10 @@
 // vectorises.
 #pragma once
 
+#include <type_traits>
+
 #include "continuous.h"
+#include "jax.h"
 #include "layout.h"
 #include "tile.h"
 
@@ -11,6 +14,7 @@ namespace spmdx {
 enum class Kind {
     bits,
     uniform,
+    unit,  // float32 in [0, 1), of 24 bits from either generator
     normal,
     randint,
     bernoulli,
@@ -47,8 +51,10 @@ class Filler {
     static constexpr int per_block = 4 / D::words * D::values;  // elements
     static constexpr uint64_t cut = 16;  // a staged batch is rounded up to this many blocks
 
+    using Take = Taking<D>;
+
     const D dist_;
-    const Key key_;
+    Key keys_[2];
     int staged_ = 0, segments_ = 0;
     alignas(64) uint64_t block_[tile] = {};
     alignas(64) uint32_t words_[4 * tile];
@@ -59,10 +65,10 @@ class Filler {
     } segment_[tile];
 
     void draw(const uint64_t* numbers, uint64_t blocks) {
-        if (key_.threefry)
-            threefry_tile(key_, numbers, blocks, D::words / D::values != 1, words_);
+        if (keys_[0].threefry)
+            threefry_tile<typename Take::How, Take::wide>(keys_, numbers, blocks, words_);
         else
-            philox_tile(key_, numbers, blocks, words_);
+            philox_tile(keys_[0], numbers, blocks, words_);
     }
     __attribute__((noinline)) void transform(uint64_t blocks, Value* out) const {
         const uint64_t steps = blocks * 4 / D::words;
@@ -86,7 +92,12 @@ class Filler {
     }
 
  public:
-    Filler(const D& dist, Key key) : dist_(dist), key_(key) {}
+    Filler(const D& dist, Key key) : dist_(dist), keys_{key, key} {
+        if (Take::How::keys == 2) {
+            keys_[0] = fold_in(key, 0);
+            keys_[1] = fold_in(key, 1);
+        }
+    }
 
     void flush() {
         const uint64_t blocks = (uint64_t(staged_) + cut - 1) / cut * cut;
@@ -122,35 +133,64 @@ class Filler {
 };
 
 template <class D>
-void fill_with(const D& dist, const Draw& draw, const Layout& layout, uint64_t begin, uint64_t end,
-               void* out) {
-    Filler<D> filler(dist, draw.key);
+void fill_with(const D& dist, Key key, const Layout& layout, uint64_t begin, uint64_t end, void* out) {
+    Filler<D> filler(dist, key);
     walk(layout, begin, end, [&](uint64_t first, uint64_t at, uint64_t count) {
         filler.run(first, count, static_cast<typename D::Value*>(out) + at);
     });
     filler.flush();
 }
 
-template <class T, class Real>
-Uniform<T, Real> uniform_of(const Draw& draw) {
+template <class T, class Real, class From>
+Uniform<T, Real, From> uniform_of(const Draw& draw) {
     return {Real(draw.low), Real(draw.span), Real(draw.last)};
+}
+
+// What cuda/jax.h divides by, 2 or more.
+template <class U>
+Modulus<U> modulus(U divisor) {
+    typedef unsigned __int128 Wide;
+    constexpr int width = 8 * sizeof(U);
+    int log = 0;
+    while (divisor >> 1 >> log) ++log;
+    if ((divisor & (divisor - 1)) == 0) return {divisor, 0, log - 1};
+    const Wide power = Wide(1) << (width + log);  // twice this, less than 2**(2 width), may not fit
+    const Wide half = power / divisor, rest = power % divisor;
+    return {divisor, U(2 * half + (2 * rest >= divisor) + 1), log};
+}
+template <class T, class U>
+JaxRandInt<T, U, false> jax_integers(const Draw& draw) {
+    const U span = U(draw.integer_span), root = U((U(1) << (4 * sizeof(U))) % span);
+    return {U(draw.integer_low), U(U(root * root) % span), modulus(span)};
 }
 
 // Fills elements [begin, end) of the block at `out`. False where the distribution has no such type.
 inline bool fill(const Draw& draw, const Layout& layout, uint64_t begin, uint64_t end, void* out) {
     const auto with = [&](const auto& dist) {
-        fill_with(dist, draw, layout, begin, end, out);
+        fill_with(dist, draw.key, layout, begin, end, out);
         return true;
     };
     const auto floats = [&](const auto& single, const auto& twofold) {
         if (draw.type == Type::f32) return with(single);
         return draw.type == Type::f64 && with(twofold);
     };
+    const bool jax = draw.key.threefry;
     const auto integers = [&](auto value) {
         using T = decltype(value);
+        using U = typename std::conditional<sizeof(T) == 8, uint64_t, uint32_t>::type;
         const uint64_t low = draw.integer_low, span = draw.integer_span;
-        if (draw.kind == Kind::bits) return with(Bits<T>());
+        if (draw.kind == Kind::bits) return jax ? with(JaxBits<T>()) : with(Bits<T>());
+        if (jax && U(span) != 1) {
+            if (U(span)) return with(jax_integers<T, U>(draw));
+            return with(JaxRandInt<T, U, true>{U(low), 0, {}});
+        }
         return span && !(span >> 32) ? with(SmallRandInt<T>{low, span}) : with(RandInt<T>{low, span});
+    };
+    const auto uniform = [&](auto value, auto real) {
+        using T = decltype(value);
+        using Real = decltype(real);
+        return jax ? with(uniform_of<T, Real, JaxUnit<T>>(draw))
+                   : with(uniform_of<T, Real, Unit<Real>>(draw));
     };
     switch (draw.kind) {
         case Kind::bits:
@@ -164,12 +204,13 @@ inline bool fill(const Draw& draw, const Layout& layout, uint64_t begin, uint64_
             }
         case Kind::uniform:
             switch (draw.type) {
-                case Type::f16: return with(uniform_of<Half, float>(draw));
-                case Type::bf16: return with(uniform_of<BFloat16, float>(draw));
-                case Type::f32: return with(uniform_of<float, float>(draw));
-                case Type::f64: return with(uniform_of<double, double>(draw));
+                case Type::f16: return uniform(Half(), float());
+                case Type::bf16: return uniform(BFloat16(), float());
+                case Type::f32: return uniform(float(), float());
+                case Type::f64: return uniform(double(), double());
                 default: return false;
             }
+        case Kind::unit: return draw.type == Type::f32 && with(Uniform<float, float>{0, 1, 1});
         case Kind::normal:
             switch (draw.type) {
                 case Type::f16: return with(Normal<Half>());

@@ -3,6 +3,7 @@
 // architecture.
 #include "activation.h"
 #include "continuous.h"
+#include "jax.h"
 #include "streams.h"
 
 namespace spmdx {
@@ -10,20 +11,32 @@ namespace {
 
 SPMDX_FN uint64_t thread_number() { return uint64_t(blockIdx.x) * blockDim.x + threadIdx.x; }
 
-// The four lanes of block `number`, as elements of the given width see them.
-SPMDX_FN void lanes(Key key, uint64_t number, bool wide, uint32_t* words) {
-    uint64_t both[4];
-    if (key.threefry && !wide) {
-        SPMDX_UNROLL for (int j = 0; j < 4; ++j) {
-            both[j] = threefry(4 * number + uint64_t(j), key.k0, key.k1);
-            words[j] = uint32_t(both[j] >> 32) ^ uint32_t(both[j]);
+// The four words that a step of D takes from block `number`: of Threefry, under the key or both of its split.
+template <class D>
+SPMDX_FN void lanes(Key key, uint64_t number, uint32_t* words) {
+    using Take = Taking<D>;
+    if (!key.threefry) {
+        uint64_t first, second;
+        philox(number, key, first, second);
+        SPMDX_UNROLL for (int j = 0; j < 2; ++j) {
+            words[j] = uint32_t(first >> 32 * j);
+            words[2 + j] = uint32_t(second >> 32 * j);
         }
         return;
     }
-    block(key, number, both[0], both[1]);
-    SPMDX_UNROLL for (int j = 0; j < 2; ++j) {
-        words[2 * j] = uint32_t(both[j]);
-        words[2 * j + 1] = uint32_t(both[j] >> 32);
+    constexpr int each = Take::wide ? 2 : 1, step = each * Take::How::keys;
+    SPMDX_UNROLL for (int k = 0; k < Take::How::keys; ++k) {
+        const Key own = Take::How::keys == 1 ? key : fold_in(key, uint64_t(k));
+        SPMDX_UNROLL for (int j = 0; j < 4 / step; ++j) {
+            const uint64_t both = threefry(4 / step * number + uint64_t(j), own.k0, own.k1);
+            uint32_t* const to = words + step * j + each * k;
+            if (Take::wide) {
+                to[0] = uint32_t(both);
+                to[1] = uint32_t(both >> 32);
+            } else {
+                to[0] = uint32_t(both) ^ uint32_t(both >> 32);
+            }
+        }
     }
 }
 
@@ -40,12 +53,29 @@ SPMDX_FN void fill_rows(const D& dist, Key key, uint64_t first, uint64_t count, 
     if (number * per_block >= first + count) return;
     uint32_t words[4];
     typename D::Value values[per_block];
-    lanes(key, number, D::words / D::values != 1, words);
+    lanes<D>(key, number, words);
     SPMDX_UNROLL for (int i = 0; i < 4 / D::words; ++i)
         dist.step(words + D::words * i, values + D::values * i);
     SPMDX_UNROLL for (int e = 0; e < per_block; ++e) {
         const uint64_t index = number * per_block + uint64_t(e);
         if (index >= first && index < first + count) out[index - first] = values[e];
+    }
+}
+
+// The same rows for dropout: x and out alike.
+template <class T, class Real>
+SPMDX_FN void drop_rows(float kept, Real scale, Key key, uint64_t first, uint64_t count, uint64_t row,
+                        const T* x, T* out) {
+    first += blockIdx.y * row;
+    x += blockIdx.y * count;
+    out += blockIdx.y * count;
+    const uint64_t number = first / 4 + thread_number();
+    uint32_t words[4];
+    lanes<Bernoulli>(key, number, words);
+    SPMDX_UNROLL for (int e = 0; e < 4; ++e) {
+        const uint64_t index = 4 * number + uint64_t(e);
+        if (index >= first && index < first + count)
+            out[index - first] = dropped(x[index - first], scale, unit(words[e]) < kept);
     }
 }
 
@@ -79,6 +109,20 @@ SPMDX_FILL(randint_u16, RandInt<uint16_t>)
 SPMDX_FILL(randint_u32, RandInt<uint32_t>)
 SPMDX_FILL(randint_u64, RandInt<uint64_t>)
 SPMDX_FILL(bernoulli, Bernoulli)
+SPMDX_FILL(jax_bits_u8, JaxBits<uint8_t>)
+SPMDX_FILL(jax_bits_u16, JaxBits<uint16_t>)
+SPMDX_FILL(jax_bits_u32, JaxBits<uint32_t>)
+SPMDX_FILL(jax_bits_u64, JaxBits<uint64_t>)
+SPMDX_FILL(jax_uniform_f16, Uniform<Half, float, JaxUnit<Half>>)
+SPMDX_FILL(jax_uniform_bf16, Uniform<BFloat16, float, JaxUnit<BFloat16>>)
+SPMDX_FILL(jax_uniform_f32, Uniform<float, float, JaxUnit<float>>)
+SPMDX_FILL(jax_uniform_f64, Uniform<double, double, JaxUnit<double>>)
+SPMDX_FILL(jax_randint_u8, JaxRandInt<uint8_t, uint32_t, false>)
+SPMDX_FILL(jax_randint_u16, JaxRandInt<uint16_t, uint32_t, false>)
+SPMDX_FILL(jax_randint_u32, JaxRandInt<uint32_t, uint32_t, false>)
+SPMDX_FILL(jax_randint_u64, JaxRandInt<uint64_t, uint64_t, false>)
+SPMDX_FILL(jax_randint_all_u32, JaxRandInt<uint32_t, uint32_t, true>)
+SPMDX_FILL(jax_randint_all_u64, JaxRandInt<uint64_t, uint64_t, true>)
 SPMDX_FILL(exponential_f32, Inverse<Exponential, float>)
 SPMDX_FILL(exponential_f64, Inverse<Exponential, double>)
 SPMDX_FILL(gumbel_f32, Inverse<Gumbel, float>)
@@ -95,6 +139,19 @@ SPMDX_FILL(truncated_normal_f32, TruncatedNormal<float>)
 SPMDX_FILL(truncated_normal_f64, TruncatedNormal<double>)
 SPMDX_FILL(open_32, Open<float>)
 SPMDX_FILL(open_64, Open<double>)
+
+#define SPMDX_DROP(name, T, Real)                                                                    \
+    extern "C" __global__ void name(float kept, Real scale, Key key, uint64_t first, uint64_t count, \
+                                    uint64_t row, const T* x, T* out) {                              \
+        drop_rows(kept, scale, key, first, count, row, x, out);                                      \
+    }
+
+SPMDX_DROP(drop_f16, Half, float)
+SPMDX_DROP(drop_bf16, BFloat16, float)
+SPMDX_DROP(drop_f32, float, float)
+SPMDX_DROP(drop_f64, double, double)
+SPMDX_DROP(drop_c64, Complex<float>, float)
+SPMDX_DROP(drop_c128, Complex<double>, double)
 
 // Element i of a function of arrays: `value` says of which.
 #define SPMDX_MAP(name, T, value)                                                                   \
@@ -133,7 +190,7 @@ SPMDX_MAP(multiply_high_u64, uint64_t, b[i] ? multiply_high(a[i], b[i]) : a[i])
         out[i] = value;                                                                       \
     }
 
-SPMDX_STREAM(gamma_f64, gamma(own, a[i], false))
-SPMDX_STREAM(log_gamma_f64, gamma(own, a[i], true))
+SPMDX_STREAM(gamma_f64, gamma<false>(own, a[i]))
+SPMDX_STREAM(log_gamma_f64, gamma<true>(own, a[i]))
 SPMDX_STREAM(poisson_f64, poisson(own, a[i]))
 SPMDX_STREAM(binomial_f64, binomial(own, a[i], b[i]))

@@ -1,8 +1,8 @@
 // Functions of arrays, element by element, for distributions with parameters of each element, and for tests.
 #pragma once
 
-#include "fill.h"
-#include "streams.h"
+#include "attempts.h"
+#include "continuous.h"
 
 namespace spmdx {
 
@@ -20,13 +20,6 @@ enum class Function {
     multiply_high,  // the high word of a b; where b is 0, a
     log_poisson,
     log_binomial
-};
-enum class Stream { gamma, log_gamma, poisson, binomial };
-
-// An operand: one value for all elements (stride 0), or one for each (stride 1).
-struct Operand {
-    const void* data;
-    uint64_t stride;
 };
 
 namespace {
@@ -69,27 +62,6 @@ inline void map(Function function, void* out, const Operand* in, uint64_t begin,
         case Function::log_binomial:
             return doubles([](double k, double n, double p, double) { return log_binomial(k, n, p); });
     }
-}
-
-// Elements [begin, end) of the block at `out`, float64: element i draws from a stream of its own, i its
-// global index.
-inline void streams(Stream kind, Key key, const Layout& layout, const Operand* in, uint64_t begin,
-                    uint64_t end, double* out) {
-    const double *const a = static_cast<const double*>(in[0].data), *const b = static_cast<const double*>(
-                                                                        in[1].data);
-    const Key parent = fold_in(key, element_streams);
-    walk(layout, begin, end, [&](uint64_t first, uint64_t at, uint64_t count) {
-        for (uint64_t j = 0; j < count; ++j) {
-            const Key own = fold_in(parent, first + j);
-            const double x = a[(at + j) * in[0].stride], y = b[(at + j) * in[1].stride];
-            switch (kind) {
-                case Stream::gamma:
-                case Stream::log_gamma: out[at + j] = gamma(own, x, kind == Stream::log_gamma); break;
-                case Stream::poisson: out[at + j] = poisson(own, x); break;
-                case Stream::binomial: out[at + j] = binomial(own, x, y); break;
-            }
-        }
-    });
 }
 
 }  // namespace

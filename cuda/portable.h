@@ -99,13 +99,11 @@ SPMDX_FN float fma(float a, float b, float c) { return __fmaf_rn(a, b, c); }
 SPMDX_FN double fma(double a, double b, double c) { return __fma_rn(a, b, c); }
 SPMDX_FN float sqrt(float x) { return __fsqrt_rn(x); }
 SPMDX_FN double sqrt(double x) { return __dsqrt_rn(x); }
-SPMDX_FN double floor(double x) { return ::floor(x); }
 #else
 SPMDX_FN float fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 SPMDX_FN double fma(double a, double b, double c) { return __builtin_fma(a, b, c); }
 SPMDX_FN float sqrt(float x) { return __builtin_sqrtf(x); }
 SPMDX_FN double sqrt(double x) { return __builtin_sqrt(x); }
-SPMDX_FN double floor(double x) { return __builtin_floor(x); }
 #endif
 
 // A 16-bit float is its bits; only conversions know what they mean.

@@ -31,6 +31,17 @@ struct Bits {
     }
 };
 
+// The uniform of [0, 1) that a step's words hold.
+template <class Real>
+struct Unit {
+    static SPMDX_METHOD Real of(const uint32_t* w) {
+        if constexpr (sizeof(Real) == 8)
+            return unit(join(w));
+        else
+            return unit(w[0]);
+    }
+};
+
 // low + u (high - low) with u in [0, 1), and no more than `last`, the greatest value below high. Narrow
 // floats are truncated: 1 - 2**-24 is not to become 1.
 template <class Real>
@@ -38,18 +49,13 @@ SPMDX_FN Real between(Real u, Real low, Real span, Real last) {
     const Real scaled = fma(u, span, low);
     return scaled > last ? last : scaled;
 }
-template <class T, class Real>
+template <class T, class Real, class From = Unit<Real>>
 struct Uniform {
     using Value = T;
     static constexpr int words = sizeof(Real) / 4, values = 1;
     Real low, span, last;
     SPMDX_METHOD void step(const uint32_t* w, T* out) const {
-        Real u;
-        if constexpr (sizeof(Real) == 8)
-            u = unit(join(w));
-        else
-            u = unit(w[0]);
-        const Real value = between(u, low, span, last);
+        const Real value = between(From::of(w), low, span, last);
         if constexpr (sizeof(T) == 2)
             out[0] = truncate_to(value, T());
         else

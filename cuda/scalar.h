@@ -110,10 +110,9 @@ struct SinCos {
 template <class T, class Int>
 SPMDX_FN SinCos<T> turn(T sin, T cos, Int quadrant) {
     constexpr int top = 8 * sizeof(Int) - 2;
-    const bool odd = quadrant & 1;
-    const T s = odd ? cos : sin, c = odd ? sin : cos;
+    const Int s = bit_cast<Int>(sin), c = bit_cast<Int>(cos), swap = (s ^ c) & (Int(0) - (quadrant & 1));
     const Int sin_sign = (quadrant & 2) << top, cos_sign = ((quadrant + 1) & 2) << top;
-    return {bit_cast<T>(bit_cast<Int>(s) ^ sin_sign), bit_cast<T>(bit_cast<Int>(c) ^ cos_sign)};
+    return {bit_cast<T>(s ^ swap ^ sin_sign), bit_cast<T>(c ^ swap ^ cos_sign)};
 }
 
 // sin and cos of `angle` * 2**-32 turns. The angle is reduced to an eighth of a turn either side of a
@@ -193,6 +192,15 @@ SPMDX_FN uint32_t choose(bool first, uint32_t a, uint32_t b) {
     return (a & mask) | (b & ~mask);
 }
 
+SPMDX_FN float widen(BFloat16 x) { return bit_cast<float>(uint32_t(x.bits) << 16); }
+SPMDX_FN float widen(Half x) {
+    const uint32_t sign = uint32_t(x.bits & 0x8000u) << 16, size = x.bits & 0x7FFFu;
+    const uint32_t special = 0x7F800000u | size << 13;   // infinity, no number
+    const uint32_t normal = (size << 13) + 0x38000000u;  // the exponent's bias is 112 less
+    const uint32_t subnormal = bit_cast<uint32_t>(float(int32_t(size)) * 0x1p-24f);
+    return bit_cast<float>(sign | choose(size < 0x0400u, subnormal, choose(size < 0x7C00u, normal, special)));
+}
+
 // Rounded to nearest, ties to even; x is no NaN, and for Half below 65,520 in size.
 SPMDX_FN BFloat16 round_to(float x, BFloat16) {
     const uint32_t bits = bit_cast<uint32_t>(x);
@@ -204,6 +212,19 @@ SPMDX_FN Half round_to(float x, Half) {
     const uint32_t subnormal = bit_cast<uint32_t>(bit_cast<float>(size) + 0.5f) - 0x3F000000u;
     const uint32_t normal = (size - 0x38000000u + 0x0FFFu + ((size >> 13) & 1u)) >> 13;
     return {uint16_t(sign | choose(size < 0x38800000u, subnormal, normal))};
+}
+
+// The same for any x: too large a Half is infinite, and NaN stays.
+SPMDX_FN BFloat16 narrow_to(float x, BFloat16) {
+    const uint32_t bits = bit_cast<uint32_t>(x);
+    const bool number = (bits & 0x7FFFFFFFu) <= 0x7F800000u;
+    return {uint16_t(choose(number, round_to(x, BFloat16()).bits, (bits >> 16) | 0x0040u))};
+}
+SPMDX_FN Half narrow_to(float x, Half) {
+    const uint32_t bits = bit_cast<uint32_t>(x), sign = (bits >> 16) & 0x8000u, size = bits & 0x7FFFFFFFu;
+    const uint32_t finite = round_to(bit_cast<float>(choose(size < 0x477FF000u, bits, 0u)), Half()).bits;
+    const uint32_t special = sign | choose(size <= 0x7F800000u, 0x7C00u, 0x7E00u);
+    return {uint16_t(choose(size < 0x477FF000u, finite, special))};
 }
 
 // Truncated towards zero; the same ranges.

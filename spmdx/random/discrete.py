@@ -57,7 +57,7 @@ def poisson(
     kind, words = whole(dtype, "poisson"), words_of(key)
 
     def fill(n: tuple[int, ...], i: Intervals, lam: Any) -> Any:
-        return _saturated(kernels.streams("poisson", words, n, i, lam), kind)
+        return _saturated(kernels.streams("poisson", words, n, i, lam), i, kind)
 
     return _counted("poisson", fill, shape, kind, [(lam, "lam", "mean")], (mesh, placement, device))
 
@@ -79,7 +79,7 @@ def binomial(
     kind, words = whole(dtype, "binomial"), words_of(key)
 
     def fill(size: tuple[int, ...], i: Intervals, n: Any, p: Any) -> Any:
-        return _saturated(kernels.streams("binomial", words, size, i, n, p), kind)
+        return _saturated(kernels.streams("binomial", words, size, i, n, p), i, kind)
 
     given = [(n, "n", "count"), (p, "p", "probability")]
     return _counted("binomial", fill, shape, kind, given, (mesh, placement, device))
@@ -102,7 +102,7 @@ def geometric(
         sure = p == 1
         rate = -kernels.apply("log1p", -np.where(sure, 0.5, p))
         wait = np.ceil(kernels.continuous("exponential", words, n, i, DOUBLE) / rate)
-        return _saturated(np.where(sure, 1.0, np.maximum(wait, 1.0)), kind)
+        return _saturated(np.where(sure, 1.0, np.maximum(wait, 1.0)), i, kind)
 
     return _counted("geometric", fill, shape, kind, [(p, "p", "chance")], (mesh, placement, device))
 
@@ -114,8 +114,13 @@ def _counted(
     return drawn(target(shape, kind, [value for value, _, _ in ready], where, name), fill, ready)
 
 
-def _saturated(numbers: Any, kind: np.dtype[Any]) -> Any:
+def _saturated(numbers: Any, intervals: Intervals, kind: np.dtype[Any]) -> Any:
     """Whole float64 numbers from 0 up as integers; those above the greatest are the greatest."""
     greatest = np.iinfo(kind).max
     over = numbers >= float(greatest)
-    return np.where(over, kind.type(greatest), np.where(over, 0.0, numbers).astype(kind))
+    if over.any():
+        numbers = np.where(over, 0.0, numbers)
+    out = kernels.empty(intervals, kind)
+    np.copyto(out, numbers, casting="unsafe")
+    out[over] = greatest
+    return out

@@ -128,7 +128,10 @@ def gamma(
     kind, words = floating(dtype, "gamma"), words_of(key)
 
     def fill(n: tuple[int, ...], i: Intervals, alpha: Any, scale: Any) -> Any:
-        return _rounded(kernels.streams("gamma", words, n, i, alpha) * scale, kind)
+        x = kernels.streams("gamma", words, n, i, alpha)
+        if scale.ndim or scale != 1:
+            x *= scale
+        return _rounded(x, kind)
 
     given = [(alpha, "alpha", "non-negative"), (scale, "scale", "non-negative")]
     return _shaped("gamma", fill, shape, kind, given, (mesh, placement, device), DOUBLE)
@@ -148,7 +151,9 @@ def chisquare(
     kind, words = floating(dtype, "chisquare"), words_of(key)
 
     def fill(n: tuple[int, ...], i: Intervals, df: Any) -> Any:
-        return _rounded(2.0 * kernels.streams("gamma", words, n, i, 0.5 * df), kind)
+        x = kernels.streams("gamma", words, n, i, 0.5 * df)
+        x *= 2.0
+        return _rounded(x, kind)
 
     return _shaped("chisquare", fill, shape, kind, [(df, "df", "positive")], (mesh, placement, device), DOUBLE)
 

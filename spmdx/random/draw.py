@@ -15,9 +15,8 @@ from spmdx.decide import constant, default_mesh
 from spmdx.errors import ArgumentError, DtypeError
 from spmdx.mesh import Mesh
 from spmdx.placement import Placement
-from spmdx.random import threefry
 from spmdx.random.fill import SINGLE, drawn, floating, parameter, stretched, target, whole, words_of, working
-from spmdx.random.key import PHILOX, THREEFRY, Key, checked
+from spmdx.random.key import THREEFRY, Key, fold_in
 from spmdx.runtime import kernels
 from spmdx.runtime.kernels import Intervals
 
@@ -35,9 +34,9 @@ def bits(
     kind = dtypes.checked(dtype)
     if kind.kind != "u":
         raise DtypeError(f"bits gives unsigned integers, not {kind.name}.", "dtype=np.uint32")
-    source, words = _source(key)
+    words = words_of(key)
     spec = target(shape, kind, (), (mesh, placement, device), "bits")
-    return drawn(spec, lambda n, i: source.bits(words, n, i, kind))
+    return drawn(spec, lambda n, i: kernels.bits(words, n, i, kind))
 
 
 def uniform(
@@ -57,10 +56,10 @@ def uniform(
     Args:
         low, high: numbers, or arrays that broadcast to the shape.
     """
-    kind, (source, words) = floating(dtype, "uniform"), _source(key)
+    kind, words = floating(dtype, "uniform"), words_of(key)
     if type(low) is type(high) is float and low == 0 and high == 1:
         plain = target(shape, kind, (), (mesh, placement, device), "uniform")
-        return drawn(plain, lambda n, i: source.uniform(words, n, i, kind))
+        return drawn(plain, lambda n, i: kernels.uniform(words, n, i, kind))
     bottom, top = parameter(low, "low", "finite", kind, mesh), parameter(high, "high", "finite", kind, mesh)
     spec = target(shape, kind, (bottom, top), (mesh, placement, device), "uniform")
     if isinstance(bottom, Array) or isinstance(top, Array):
@@ -69,7 +68,7 @@ def uniform(
             a, b = np.asarray(a, kind), np.asarray(b, kind)
             if not (a < b).all():
                 raise ArgumentError("uniform needs low < high in every element.", "high=low + 1.0")
-            return kernels.between(source.uniform(words, n, i, working(kind)), a, b, kind)
+            return kernels.between(kernels.uniform(words, n, i, working(kind)), a, b, kind)
 
         return drawn(spec, fill, [(bottom, "low", "finite"), (top, "high", "finite")])
     if not bottom < top:
@@ -82,7 +81,7 @@ def uniform(
             f"high - low is {span} in {wide.__name__}: [{low}, {high}) is too wide.",
             f"half the bounds, and 2 * uniform(key, shape, low={bottom / 2!r}, high={top / 2!r})",
         )
-    return drawn(spec, lambda n, i: source.uniform(words, n, i, kind, bottom, top))
+    return drawn(spec, lambda n, i: kernels.uniform(words, n, i, kind, bottom, top))
 
 
 def normal(
@@ -224,22 +223,24 @@ def randint(
         low, high: integers, any that ``dtype`` holds (high: or one above); or integer arrays that broadcast to the
             shape.
     """
-    kind, (source, words) = whole(dtype, "randint"), _source(key)
+    kind, words = whole(dtype, "randint"), words_of(key)
     bottom, last = _bound(low, "low", kind, 0, mesh), _bound(high, "high", kind, 1, mesh)
     spec = target(shape, kind, (bottom, last), (mesh, placement, device), "randint")
     if not isinstance(bottom, Array) and not isinstance(last, Array):
         top = last + 1
         if not bottom < top:
             raise ArgumentError(f"randint needs low < high; got [{bottom}, {top}).", f"low={bottom}, high={bottom + 1}")
-        return drawn(spec, lambda n, i: source.randint(words, n, i, kind, bottom, top))
+        return drawn(spec, lambda n, i: kernels.randint(words, n, i, kind, bottom, top))
     bottom, last = (v if isinstance(v, Array) else constant(np.asarray(v, kind), spec.mesh) for v in (bottom, last))
     wide, word = np.dtype(f"{kind.kind}8"), np.dtype(np.uint64)
 
     def fill(n: tuple[int, ...], i: Intervals, a: Any, b: Any) -> Any:
         if not (a <= b).all():
             raise ArgumentError("randint needs low < high in every element.", "high=low + 1")
+        if key.impl == THREEFRY:
+            return _jax_integers(key, n, i, a, b)
         start, end = a.astype(wide).view(word), b.astype(wide).view(word)
-        picked = kernels.apply("multiply_high", source.bits(words, n, i, word), end - start + word.type(1))
+        picked = kernels.apply("multiply_high", kernels.bits(words, n, i, word), end - start + word.type(1))
         return (start + picked).view(wide).astype(kind, copy=False)
 
     return drawn(spec, fill, [(bottom, "low", "number"), (last, "high", "number")])
@@ -258,22 +259,31 @@ def bernoulli(
     """True with probability ``p``, a number or an array that broadcasts to the shape: where the float32 uniform of the
     same key lies below float32(p).
     """
-    kind, (source, words) = dtypes.checked(dtype), _source(key)
+    kind, words = dtypes.checked(dtype), words_of(key)
     chance = parameter(p, "p", "probability", SINGLE, mesh)
     spec = target(shape, kind, (chance,), (mesh, placement, device), "bernoulli")
     if isinstance(chance, Array):
 
         def fill(n: tuple[int, ...], i: Intervals, each: Any) -> Any:
-            return (source.uniform(words, n, i, SINGLE) < each).astype(kind, copy=False)
+            return (kernels.continuous("unit", words, n, i, SINGLE) < each).astype(kind, copy=False)
 
         return drawn(spec, fill, [(chance, "p", "probability")])
-    return drawn(spec, lambda n, i: source.bernoulli(words, n, i, chance).astype(kind, copy=False))
+    return drawn(spec, lambda n, i: kernels.bernoulli(words, n, i, chance).astype(kind, copy=False))
 
 
-def _source(key: Key) -> tuple[Any, Any]:
-    """What fills blocks from the words of a key of either generator, and the words."""
-    found = checked(key, PHILOX, THREEFRY)
-    return (kernels if found.impl == PHILOX else threefry), found.words
+def _jax_integers(key: Key, shape: tuple[int, ...], intervals: Intervals, low: Any, last: Any) -> Any:
+    """JAX's integers from ``low`` to ``last``, as in cuda/jax.h: remainders of numbers of twice the bits."""
+    width = max(32, 8 * low.itemsize)
+    kind, word = np.dtype(f"{low.dtype.kind}{width // 8}"), np.dtype(f"u{width // 8}")
+    start = low.astype(kind).view(word)
+    span = last.astype(kind).view(word) - start + word.type(1)  # 0: all numbers
+    some = np.where(span == 0, word.type(1), span)
+    above, below = (
+        kernels.bits(words, shape, intervals, word) for words in (fold_in(key, 0).words, fold_in(key, 1).words)
+    )
+    times = word.type(1 << width // 2) % some
+    drawn = (above % some * (times * times % some) + below % some) % some
+    return (start + np.where(span == 0, below, drawn)).view(kind).astype(low.dtype, copy=False)
 
 
 def _bound(value: Any, name: str, kind: np.dtype[Any], less: int, mesh: Mesh | None) -> Any:

@@ -16,8 +16,7 @@ import numpy as np
 from spmdx import check, context, tree
 from spmdx.array import Array
 from spmdx.errors import ArgumentError, DtypeError, KeyReuseError, ShapeError
-from spmdx.random import threefry
-from spmdx.runtime.kernels import philox
+from spmdx.runtime.kernels import philox, threefry
 
 PHILOX, THREEFRY = "philox4x32", "threefry2x32"
 IMPLS = {PHILOX: 4, THREEFRY: 2}  # generators, and the words of their keys
@@ -98,6 +97,8 @@ def key(seed: int, impl: str = PHILOX) -> Key:
 
 
 def _fold(key: Key, number: int) -> Key:
+    if key.impl == THREEFRY:
+        return Key(threefry(number, key.words), THREEFRY)
     k0, k1, s0, s1 = key.words
     return Key(philox((number & MASK, number >> 32, s0 ^ MASK, s1 ^ MASK), (k0, k1)), key.impl)
 
@@ -114,7 +115,7 @@ def fold_in(key: Key, number: int) -> Key:
         raise ArgumentError(
             f"fold_in takes numbers from 0 to 2**{bits} - 1 ({old.impl}); got {n}.", f"fold_in(key, {n % 2**bits})"
         )
-    return _fold(old, n) if old.impl == PHILOX else Key(threefry.fold(old.words, n), THREEFRY)
+    return _fold(old, n)
 
 
 def split(key: Key, count: int = 2) -> tuple[Key, ...]:
@@ -123,9 +124,7 @@ def split(key: Key, count: int = 2) -> tuple[Key, ...]:
     if m < 0:
         raise ArgumentError(f"there is no split into {m} keys.", "split(key, 2)")
     old = checked(key)
-    if old.impl == THREEFRY:
-        return tuple(Key(words, THREEFRY) for words in threefry.split(old.words, m))
-    parent = _fold(old, RESERVED)
+    parent = old if old.impl == THREEFRY else _fold(old, RESERVED)  # JAX's split is its fold_in
     return tuple(_fold(parent, j) for j in range(m))
 
 

@@ -21,7 +21,6 @@ from spmdx.mesh import Mesh
 from spmdx.ops import elementwise as e
 from spmdx.ops.axes import one
 from spmdx.ops.create import like
-from spmdx.ops.extremes import argmax
 from spmdx.ops.index import take
 from spmdx.ops.ordering import INT64, UINT64, ascending, rows, sample_order
 from spmdx.ops.place import asarray, moved_arrays, redistribute, spec_for
@@ -32,6 +31,8 @@ from spmdx.ops.shape import reshape
 from spmdx.placement import Placement
 from spmdx.plan import plan
 from spmdx.random.draw import bits, gumbel, randint
+from spmdx.random.fill import words_of
+from spmdx.random.greatest import greatest
 from spmdx.random.key import Key
 from spmdx.runtime import kernels
 from spmdx.spec import WHOLE, Layout, Spec, make
@@ -235,7 +236,8 @@ def categorical(
             small all-reduces.
         shape: of the result; it ends with the other dimensions of ``logits``, which it is if left out.
 
-    The draw is the greatest of logits + Gumbel noise, so it takes a number for every element of ``shape`` and index.
+    The draw is the greatest of logits + Gumbel noise: it takes a number for every element of ``shape`` and index, and
+    the time for them, but not their memory.
     """
     x = logits if isinstance(logits, Array) else asarray(np.asarray(logits, dtype=None), mesh=mesh, device=device)
     if x.dtype.kind not in "fV":
@@ -249,8 +251,8 @@ def categorical(
         raise ShapeError(f"a draw of shape {sizes} for logits with other dimensions {batch}.", f"shape=(..., *{batch})")
     before = len(sizes) - len(batch)
     noisy = _noise_spec(x, before, sizes, dim, placement)
-    noise = gumbel(key, noisy.shape, dtype=x.dtype, mesh=x.mesh, placement=noisy.placement)
-    found = argmax(e.add(noise, x), axis=before + dim)
+    home = noisy.replace(layouts=noisy.layouts[before:], shape=x.shape)
+    found = greatest(words_of(key), _placed(x, home), noisy, before + dim)
     return found if placement is None else redistribute(found, placement)
 
 

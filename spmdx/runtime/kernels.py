@@ -3,7 +3,7 @@
 `words` are a key's four 32-bit words (k0, k1, s0, s1), or the two of a Threefry key; `shape` is the global shape;
 `intervals` are, for each dimension, the (start, stop) pairs that the block holds, in order: what
 ``spec.pieces(dim, coordinate)`` gives. Values follow docs/random.rst to the last bit, whatever the block, the
-instruction set and the number of threads.
+instruction set and the number of threads. With a Threefry key bits, uniform and randint are JAX's.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ try:
         set_instruction_set,
         set_threads,
         threads,
+        threefry,
     )
 except ImportError as error:
     raise ImportError(
@@ -57,6 +58,8 @@ __all__ = [
     "bits",
     "complex_normal",
     "continuous",
+    "dropout",
+    "empty",
     "end_together",
     "exp",
     "instruction_set",
@@ -74,6 +77,7 @@ __all__ = [
     "set_threads",
     "streams",
     "threads",
+    "threefry",
     "truncated_normal",
     "uniform",
 ]
@@ -91,7 +95,8 @@ FLOATS: dict[np.dtype[Any], str] = {
 REDUCED: frozenset[np.dtype[Any]] = frozenset(map(np.dtype, (np.int32, np.int64, np.float32, np.float64)))
 
 
-def _empty(intervals: Intervals, dtype: np.dtype[Any]) -> Block:
+def empty(intervals: Intervals, dtype: np.dtype[Any]) -> Block:
+    """Memory for a block."""
     shape = [sum([stop - start for start, stop in pieces]) for pieces in intervals]
     count = math.prod(shape)
     # Fresh pages would cost as much as the values that go into them.
@@ -100,7 +105,7 @@ def _empty(intervals: Intervals, dtype: np.dtype[Any]) -> Block:
 
 def bits(words: Words, shape: Sequence[int], intervals: Intervals, dtype: np.dtype[Any]) -> Block:
     """Random bits: the 32-bit lane of each element, its top bits for narrower integers, two lanes for 64-bit ones."""
-    out = _empty(intervals, dtype)
+    out = empty(intervals, dtype)
     _kernels.fill(out, "bits", f"u{8 * dtype.itemsize}", words, shape, intervals)
     return out
 
@@ -109,7 +114,7 @@ def uniform(
     words: Words, shape: Sequence[int], intervals: Intervals, dtype: np.dtype[Any], low: float = 0, high: float = 1
 ) -> Block:
     """Uniform floats in [low, high), low < high, both finite in ``dtype``, and high - low too."""
-    out = _empty(intervals, dtype)
+    out = empty(intervals, dtype)
     _kernels.fill(out, "uniform", FLOATS[dtype], words, shape, intervals, _scale(dtype, low, high))
     return out
 
@@ -124,7 +129,7 @@ def _scale(dtype: np.dtype[Any], low: float, high: float) -> tuple[float, float,
 
 def normal(words: Words, shape: Sequence[int], intervals: Intervals, dtype: np.dtype[Any]) -> Block:
     """Standard normal floats, by Box and Muller."""
-    out = _empty(intervals, dtype)
+    out = empty(intervals, dtype)
     _kernels.fill(out, "normal", FLOATS[dtype], words, shape, intervals)
     return out
 
@@ -134,7 +139,7 @@ def randint(
 ) -> Block:
     """Integers in [low, high), both bounds within ``dtype`` (high: or one above): biased by less than
     (high - low) / 2**64."""
-    out = _empty(intervals, dtype)
+    out = empty(intervals, dtype)
     word = 2**64  # a span of 2**64 is written 0
     kind = f"u{8 * dtype.itemsize}"
     _kernels.fill(out, "randint", kind, words, shape, intervals, low=low % word, span=(high - low) % word)
@@ -143,15 +148,28 @@ def randint(
 
 def bernoulli(words: Words, shape: Sequence[int], intervals: Intervals, p: float) -> Block:
     """True where the float32 uniform lies below float32(p), 0 <= p <= 1."""
-    out = _empty(intervals, np.dtype(np.bool_))
+    out = empty(intervals, np.dtype(np.bool_))
     _kernels.fill(out, "bernoulli", "u8", words, shape, intervals, (float(np.float32(p)), 0.0, 0.0))
     return out
 
 
+def dropout(words: Words, shape: Sequence[int], intervals: Intervals, x: Block, kept: float) -> Block:
+    """``x / kept`` where :func:`bernoulli` with the chance ``kept`` is true, 0 elsewhere, in one pass: x, of a floating
+    or complex type, times 1 / kept, rounded to the type (float32 for narrow ones, whose products are rounded once)."""
+    out = empty(intervals, x.dtype)
+    kind = FLOATS.get(x.dtype) or f"c{8 * x.itemsize}"
+    scale = 1.0 / kept if kept else 1.0  # nothing is kept
+    real = np.float64 if kind in ("f64", "c128") else np.float32
+    given = np.ascontiguousarray(x)
+    _kernels.drop(out, given, kind, words, shape, intervals, float(np.float32(kept)), float(real(scale)))
+    return out
+
+
 def continuous(name: str, words: Words, shape: Sequence[int], intervals: Intervals, dtype: np.dtype[Any]) -> Block:
-    """Standard exponential, gumbel, rayleigh, laplace, logistic or cauchy. Narrow floats are float32's, rounded."""
+    """Standard exponential, gumbel, rayleigh, laplace, logistic or cauchy; narrow floats are float32's, rounded. Or
+    unit: in float32 what :func:`bernoulli` compares, from either generator."""
     wide = dtype if dtype.itemsize > 2 else np.dtype(np.float32)
-    out = _empty(intervals, wide)
+    out = empty(intervals, wide)
     _kernels.fill(out, name, FLOATS[wide], words, shape, intervals)
     return out if wide is dtype else _narrow(out, dtype)
 
@@ -163,7 +181,7 @@ def _narrow(block: Block, dtype: np.dtype[Any]) -> Block:
 
 def complex_normal(words: Words, shape: Sequence[int], intervals: Intervals, dtype: np.dtype[Any]) -> Block:
     """Complex normals of variance 1."""
-    out = _empty(intervals, dtype)
+    out = empty(intervals, dtype)
     _kernels.fill(out, "complex_normal", f"c{8 * dtype.itemsize}", words, shape, intervals)
     return out
 
@@ -174,7 +192,7 @@ def truncated_normal(
     """Standard normals confined to [lower, upper], each a float64 number or a block of them; float64 inside."""
     wide = dtype if dtype.itemsize > 2 else np.dtype(np.float32)
     if np.ndim(lower) == np.ndim(upper) == 0:
-        out = _empty(intervals, wide)
+        out = empty(intervals, wide)
         bounds = (float(lower), float(upper), 0.0)
         _kernels.fill(out, "truncated_normal", FLOATS[wide], words, shape, intervals, bounds)
         return _narrow(out, dtype)
@@ -184,7 +202,7 @@ def truncated_normal(
 
 def open_uniform(words: Words, shape: Sequence[int], intervals: Intervals, dtype: np.dtype[Any]) -> Block:
     """Uniform float64s in (0, 1] from the bits of elements of ``dtype``, with half a step added."""
-    out = _empty(intervals, np.dtype(np.float64))
+    out = empty(intervals, np.dtype(np.float64))
     _kernels.fill(out, f"open{8 * dtype.itemsize}", "f64", words, shape, intervals)
     return out
 
@@ -193,7 +211,7 @@ def streams(name: str, words: Words, shape: Sequence[int], intervals: Intervals,
     """gamma(alpha), log_gamma(alpha), poisson(mean), binomial(n, p): float64, each element from a stream of its own.
 
     Parameters are float64 blocks of the same shape, or of one element."""
-    out = _empty(intervals, np.dtype(np.float64))
+    out = empty(intervals, np.dtype(np.float64))
     _kernels.fill_streams(out, name, words, shape, intervals, [_operand(p, out.dtype) for p in parameters])
     return out
 

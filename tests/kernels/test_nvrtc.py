@@ -59,7 +59,7 @@ def check(version: int, architecture: int) -> None:
     code = compiled(nvrtc(version), architecture)
     assert code.startswith(b"\x7fELF")
     text = KERNELS.read_text()
-    names = re.findall(r"^SPMDX_(?:FILL|MAP|STREAM)\((\w+)", text, re.MULTILINE)
+    names = re.findall(r"^SPMDX_(?:FILL|DROP|MAP|STREAM)\((\w+)", text, re.MULTILINE)
     assert len(names) > 40
     for name in names:
         assert b".text." + name.encode() + b"\0" in code, name

@@ -10,11 +10,12 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+import threefry_oracle as oracle
 from placements import assembled, simulated, specs
 
 import spmdx as sx
 from spmdx import random
-from spmdx.random import threefry
+from spmdx.runtime import kernels
 
 DATA = Path(__file__).parent.parent / "data"
 JAX = json.loads((DATA / "jax_random.json").read_text())
@@ -45,10 +46,9 @@ def known() -> list[list[int]]:
 
 @pytest.mark.parametrize("numbers", known())
 def test_known_answers(numbers: list[int]) -> None:
-    counter, key, want = numbers[:2], numbers[2:4], numbers[4:]
-    a, b = threefry.hash_counters((key[0], key[1]), *(np.array([c], np.uint32) for c in counter))
-    assert [int(a[0]), int(b[0])] == want
-    assert list(threefry.hash_counter((key[0], key[1]), counter[0], counter[1])) == want
+    (high, low), key, want = numbers[:2], (numbers[2], numbers[3]), numbers[4:]
+    assert list(kernels.threefry(high << 32 | low, key)) == want
+    assert [int(word[0]) for word in oracle.words(key, high << 32 | low)] == want
 
 
 def test_keys_are_those_of_jax() -> None:
@@ -105,17 +105,76 @@ def test_wherever_the_pieces_lie(shape: tuple[int, ...], sizes: tuple[int, ...])
             assert assembled(got.spec, got._block).tobytes() == want.tobytes(), spec
 
 
-def test_tiles() -> None:
-    """Rows longer and shorter than a tile, and blocks far out: what the same elements of the whole array are."""
-    words_, kind_ = KEY.words, np.dtype(np.uint64)
-    for shape, cut in ([(3, 40_001), (7, 40_000)], [(40_000, 3), (1, 3)], [(5, 300, 100), (3, 99)]):
-        whole = threefry.bits(words_, shape, [[(0, n)] for n in shape], kind_)
-        part = threefry.bits(words_, shape, [*([(0, n)] for n in shape[:-1]), [cut]], kind_)
-        assert np.array_equal(part, whole[..., cut[0] : cut[1]])
-    far = 2**33 + 5
-    got = threefry.bits(words_, (2**40,), [[(far, far + 3)]], kind_)
-    a, b = threefry.hash_counters(words_, np.full(3, 2, np.uint32), np.arange(5, 8, dtype=np.uint32))
-    assert np.array_equal(got, a.astype(np.uint64) << np.uint64(32) | b)
+BLOCKS: dict[str, tuple[tuple[int, ...], Any]] = {
+    "long": ((70_000,), ([(3, 61_234)],)),
+    "rows": ((40, 1501), ([(1, 39)], [(7, 1500)])),
+    "short rows": ((4000, 3), ([(5, 3999)], [(1, 3)])),
+    "interleaved": ((9, 24, 5), ([(1, 2), (4, 9)], [(1, 3), (9, 11), (17, 19)], [(0, 5)])),
+    "carry": ((2**40,), ([(2**32 - 300, 2**32 + 300)],)),
+    "far end": ((2**40,), ([(2**40 - 70, 2**40)],)),
+}
+RANGES = {
+    "int8": [(-100, 100), (-128, 128), (3, 4)],
+    "uint16": [(0, 1000), (0, 2**16)],
+    "int32": [(-7, 9), (0, 2**16), (0, 3 * 2**29 + 1), (-(2**31), 2**31), (-(2**31), 2**31 - 1)],
+    "uint32": [(5, 2**32), (0, 2)],
+    "int64": [(0, 100), (-(2**62), 2**62 + 12345), (0, 2**40), (-(2**63), 2**63), (0, 3), (9, 10)],
+    "uint64": [(1, 2**64), (0, 2**63 + 1)],
+}
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+@pytest.mark.parametrize("build", kernels.instruction_sets())
+def test_blocks(name: str, build: str) -> None:
+    """Every dtype and block, from every instruction set, against the second implementation; and with more threads."""
+    shape, pieces = BLOCKS[name]
+    steps = [int(np.prod(shape[d + 1 :], dtype=np.int64)) for d in range(len(shape))]
+    index = np.zeros((), np.uint64)
+    for p, step in zip(pieces, steps):
+        index = np.add.outer(index, np.concatenate([np.arange(a, b, dtype=np.uint64) for a, b in p]) * np.uint64(step))
+    before, threads = kernels.instruction_set(), kernels.threads()
+    try:
+        kernels.set_instruction_set(build)
+        for count in (1, 3):
+            kernels.set_threads(count)
+            for width in (8, 16, 32, 64):
+                got = kernels.bits(KEY.words, shape, pieces, np.dtype(f"u{width // 8}"))
+                assert got.tobytes() == oracle.bits(KEY.words, index, width).tobytes(), width
+            for dtype in oracle.MANTISSA:
+                got = kernels.uniform(KEY.words, shape, pieces, dtype)
+                assert got.tobytes() == oracle.uniform(KEY.words, index, dtype).tobytes(), dtype
+            for kind_, ranges in RANGES.items():
+                for low, high in ranges:
+                    got = kernels.randint(KEY.words, shape, pieces, np.dtype(kind_), low, high)
+                    want = oracle.randint(KEY.words, index, np.dtype(kind_), low, high)
+                    assert got.tobytes() == want.tobytes(), (kind_, low, high)
+    finally:
+        kernels.set_instruction_set(before)
+        kernels.set_threads(threads)
+
+
+def test_every_divisor() -> None:
+    """Remainders without a division: small spans, powers of two and their neighbours, in 32 and 64 bits."""
+    index = np.arange(64)
+    for kind_, width in (("uint32", 32), ("uint64", 64)):
+        spans = {*range(1, 70), *(2**e + d for e in range(2, width) for d in (-1, 0, 1)), 2**width - 1}
+        for span in sorted(spans):
+            got = kernels.randint(KEY.words, (64,), [[(0, 64)]], np.dtype(kind_), 0, span)
+            assert np.array_equal(got, oracle.randint(KEY.words, index, np.dtype(kind_), 0, span)), span
+
+
+def test_bounds_that_are_arrays() -> None:
+    """The same integers, and the same bernoulli, as from numbers."""
+    for name, ranges in RANGES.items():
+        for low, high in ranges:
+            if high > np.iinfo(name).max:
+                continue
+            want = random.randint(KEY, (90,), low, high, dtype=name).numpy()
+            ends = (np.full(90, v, kind(name)) for v in (low, high))
+            assert random.randint(KEY, (90,), *ends, dtype=name).numpy().tobytes() == want.tobytes(), (name, low, high)
+    for p in (0.3, 2.0**-24):
+        want = random.bernoulli(KEY, (999,), p).numpy()
+        assert np.array_equal(random.bernoulli(KEY, (999,), np.full(999, p)).numpy(), want)
 
 
 def test_bounds() -> None:
