@@ -11,7 +11,15 @@ import numpy as np
 
 from spmdx import check, context, dtypes
 from spmdx.array import Array
-from spmdx.errors import ArgumentError, DtypeError, ImpliedMoveError, MeshError, PlacementError, ShapeError
+from spmdx.errors import (
+    ArgumentError,
+    DtypeError,
+    GradientError,
+    ImpliedMoveError,
+    MeshError,
+    PlacementError,
+    ShapeError,
+)
 from spmdx.mesh import Coordinate, Mesh
 from spmdx.move import count, move, record
 from spmdx.op import default_mesh, op, registry
@@ -19,7 +27,7 @@ from spmdx.placement import AxisPlacement, P, Placement, Replicate, Shard
 from spmdx.plan import LOCAL, Step, plan
 from spmdx.runtime import memory
 from spmdx.spec import WHOLE, Spec, default_sizes, place
-from spmdx.tape import Watched
+from spmdx.tape import Watched, recording
 
 MAX_DIMS = 64
 
@@ -219,7 +227,17 @@ def to_numpy(x: Array) -> Any:
 
     Raises:
         ImpliedMoveError: inside ``explicit``, where the array is not replicated.
+        GradientError: of an array that a gradient watches, for NumPy would make a constant of it.
     """
+    if type(x) is Watched and recording():
+        raise GradientError(
+            f"a gradient would not see what NumPy makes of {x.spec!r}: its value would count as a constant.",
+            "stop_gradient(x).numpy() where that is meant, and spmdx's own functions otherwise",
+        )
+    return _whole(x)
+
+
+def _whole(x: Array) -> Any:
     whole = x.spec.replace(layouts=(WHOLE,) * x.ndim, partial=())
     steps = plan(x.spec, whole)
     if x._block is None and context.get().dry:
@@ -249,7 +267,7 @@ def item(x: Array) -> Any:
         )
     if x.spec.replicated and isinstance(x._block, np.ndarray):
         return x._block.item()
-    return to_numpy(x).item()
+    return _whole(x).item()
 
 
 def from_block(

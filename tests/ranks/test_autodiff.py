@@ -68,6 +68,16 @@ def test_unused_leaves_have_zero_gradients() -> None:
     assert g[0].placement == x.placement
 
 
+def test_numpy_inside_a_gradient() -> None:
+    """NumPy would make a constant of a watched value; Python's own scalars are for looking at values."""
+    x = sx.asarray(VALUE)
+    for taken in (lambda x: np.asarray(x), lambda x: x.numpy(), lambda x: x.tolist()):
+        with pytest.raises(GradientError, match=r"Write stop_gradient\(x\).numpy\(\)"):
+            sx.grad(lambda x, taken=taken: (x * sx.asarray(taken(x))).sum())(x)
+    g = sx.grad(lambda x: (x * sx.asarray(sx.stop_gradient(x).numpy())).sum() * float((0 * x).sum() + 2))(x)
+    assert (g.numpy() == 2 * VALUE).all()
+
+
 def test_stop_gradient() -> None:
     x = sx.asarray(VALUE)
     g = sx.grad(lambda x: (sx.stop_gradient(x) * x).sum())(x)
