@@ -4,7 +4,15 @@ from spmdx.plans.check import Table
 from spmdx.plans.estimate import Estimate
 from spmdx.plans.placing import Spread
 from spmdx.plans.plan import Plan
-from spmdx.plans.ready import data_parallel, sequence_parallel, tensor_parallel, zero1, zero2, zero3
+from spmdx.plans.ready import (
+    data_parallel,
+    sequence_parallel,
+    tensor_parallel,
+    two_dimensional,
+    zero1,
+    zero2,
+    zero3,
+)
 from spmdx.plans.running import name
 
 __all__ = [
@@ -16,6 +24,7 @@ __all__ = [
     "name",
     "sequence_parallel",
     "tensor_parallel",
+    "two_dimensional",
     "zero1",
     "zero2",
     "zero3",

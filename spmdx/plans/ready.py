@@ -56,3 +56,12 @@ def zero3(axis: str = "data", batch: str = "batch", block: str = "block", outer:
     """
     whole = {axis: Replicate()}
     return data_parallel(axis, batch) | Plan({"*": {axis: Spread()}}, names={outer: whole}, gather={block: whole})
+
+
+def two_dimensional(rows: str, columns: str, dims: Mapping[str, int], **names: str) -> Plan:
+    """Every matrix in blocks over both axes, none of it whole anywhere: SUMMA (van de Geijn and Watts, 1997) with the
+    matrix of parameters as the one that travels. A block's panels are gathered along ``rows`` before it, as
+    :func:`zero3` does, and multiply the rows' part of the batch; along ``columns`` products are divided as
+    :func:`tensor_parallel` says. "GSPMD" (Xu et al., 2021) calls the same "2D finalized".
+    """
+    return tensor_parallel(columns, dims) | zero3(rows, **names)

@@ -95,3 +95,24 @@ def test_two_layer_network() -> None:
         with sx.debug.trace() as trace:
             sx.value_and_grad(lambda p: sx.sum(nn.gelu(x @ p["up"]) @ p["down"]))(params)[0].item()
     assert [r.verb for r in trace] == ["all_reduce"]
+
+
+def test_two_dimensional() -> None:
+    """Every matrix lies in blocks over both axes: a rank of 2 x 2 holds a quarter of them."""
+    mesh = sx.make_mesh({"rows": 2, "columns": 2}, device="sim")
+    plan = sx.plans.two_dimensional("rows", "columns", plans.DIMS)
+    with plan.on(mesh):
+        params = nn.init(model.parameters(DEEP), sx.random.key(0))
+        with sx.debug.trace() as trace:
+            value, grads = gradient(DEEP)(params, sx.asarray(tokens(DEEP)))
+    matrices = {path: x for path, x in zip(sx.tree.paths(params), sx.tree.leaves(params)) if x.ndim > 1}
+    for path, x in matrices.items():
+        shares = {block.size * 4 for block in x.block}
+        assert shares == {x.size} or "positions" in path, path
+    assert {r.axes for r in trace if r.verb == "all_gather"} == {("rows",)}
+    alone = sx.make_mesh({"all": 1}, device="sim")
+    with sx.Plan().on(alone):
+        expected = gradient(DEEP)(nn.init(model.parameters(DEEP), sx.random.key(0)), sx.asarray(tokens(DEEP)))
+    assert abs(float(value) / float(expected[0]) - 1) < 1e-12  # close
+    for a, b in zip(sx.tree.leaves(grads), sx.tree.leaves(expected[1])):
+        np.testing.assert_allclose(a.numpy(), b.numpy(), rtol=1e-9, atol=1e-12)
