@@ -36,8 +36,8 @@ def generate(app: Any) -> None:
 
     folder = HERE / "_generated"
     folder.mkdir(exist_ok=True)
-    for name, text in (("operations.txt", tables.operations()), ("reference.txt", tables.reference())):
-        path = folder / name
+    for name in ("operations", "reference", "batching"):
+        path, text = folder / f"{name}.txt", getattr(tables, name)()
         if not path.exists() or path.read_text() != text:
             path.write_text(text)
 

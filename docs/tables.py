@@ -19,6 +19,7 @@ from spmdx.op import Operation, registry
 from spmdx.ops.place import asarray
 from spmdx.placement import Shard
 from spmdx.rule import Form, parse
+from spmdx.transforms import batching as batched
 
 LAWS = Path(__file__).parents[1] / "tests" / "laws"
 LONGEST = 60  # characters of an example's arguments
@@ -184,6 +185,19 @@ def operations() -> str:
     return "\n".join([*lines, *list_table([["Function", "What"], *made], "20 80")])
 
 
+def batching() -> str:
+    """How every operation runs inside vmap, with the rule that is derived for it, of one example."""
+    cases, rows = examples(), [["Operation", "Way", "Derived rule"]]
+    for name, op in sorted(own().items()):
+        calls = ((case, way) for way in WAYS for case in cases.get(name, [])[:TRIED])
+        entry = next((found for case, way in calls if (found := entry_of(op, case, way)) is not None), None)
+        if entry is not None:
+            shapes = [spec.shape for spec in entry.decision.wanted]
+            way, rule = batched.derived(op, shapes, entry.static)
+            rows.append([f"``{name}``", way, f"``{rule}``"])
+    return "\n".join(list_table(rows, "20 20 60"))
+
+
 def composed(module: ModuleType) -> list[list[str]]:
     """The public functions of a module that are no operations, defined there."""
     found = []
@@ -211,9 +225,11 @@ def module_of(value: Any) -> str:
 GROUPS = (  # heading, and which files' names stand under it
     ("Meshes and placements", ("mesh", "meshes", "placement", "spec")),
     ("Arrays", ("array", "ops.place", "ops.transfer", "ops.create", "ops.creation")),
-    ("Differentiation", ("autodiff",)),
+    ("Differentiation", ("autodiff", "transforms.derivatives", "transforms.accumulate")),
+    ("Batches, memory and shapes", ("transforms.vmap", "transforms.remat", "transforms.shapes")),
     ("Own operations", ("op", "rule", "decide")),
     ("Seeing communication", ("debug", "move")),
+    ("Checkpoints", ()),
     ("Errors", ("errors",)),
 )
 
@@ -223,7 +239,9 @@ MORE = {  # of modules that keep their names
         "function:: spmdx.debug.trace",
         "class:: spmdx.debug.Trace",
         "function:: spmdx.debug.explain",
+        "function:: spmdx.debug.kept_bytes",
     ),
+    "Checkpoints": ("function:: spmdx.checkpoint.save", "function:: spmdx.checkpoint.load"),
     "Errors": ("module:: spmdx.errors",),
 }
 

@@ -22,11 +22,12 @@ _numbers = count()
 
 
 class Level:
-    """One vmap that is running: the length of its batch, and its place among those around it."""
+    """One vmap that is running: the length of its batch, how that is divided, and its place among those around it."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, batches: Sequence[Any] = ()) -> None:
         self.size = size
         self.number = next(_numbers)
+        self.like = next((x.spec for x in batches if x.spec.layouts[0].axes), None)
 
     @contextmanager
     def on(self) -> Iterator[None]:
@@ -58,7 +59,18 @@ class Level:
             return x.value
         if isinstance(x, Batched) and x.level.number > self.number:
             return Batched(x.level, moveaxis(self.down(x.value), 0, 1)) if always or self.within(x) else x
-        return broadcast_to(x, (self.size, *x.shape)) if always else x
+        return self.repeated(x) if always else x
+
+    def repeated(self, x: Any) -> Any:
+        """What all examples share as a batch, divided as the others are where its own placement leaves that free."""
+        made = broadcast_to(x, (self.size, *x.shape))
+        spec = made.spec
+        if self.like is None or spec.mesh is not self.like.mesh or spec.layouts[0].axes:
+            return made
+        if not {*spec.sharded_axes, *spec.partial}.isdisjoint(self.like.layouts[0].axes):
+            return made
+        target = spec.replace(layouts=(self.like.layouts[0], *spec.layouts[1:]))
+        return moved_arrays([made], [target], [plan(spec, target)], "vmap", implied=False)[0]
 
     def within(self, x: Any) -> bool:
         """True if ``x`` has an element for each example."""

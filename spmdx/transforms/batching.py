@@ -1,6 +1,7 @@
 """How an operation runs on batches: derived from its rule, which gets one more leading factor.
 
-There are three ways, and the first that fits is taken:
+A few operations have a way of their own (an einsum gets a new letter). For the others there are three, and the first
+that fits is taken:
 
 1. every batched operand and the output begin with ``...``: the batch is one more dimension that broadcasts;
 2. the operation is its own batched form once its static arguments name the dimensions anew (``axis`` plus one), which
@@ -20,7 +21,10 @@ import numpy as np
 from spmdx.array import Array
 from spmdx.decide import Bounds, body_of
 from spmdx.op import Operation, call
+from spmdx.ops.contract import canonical, contract, einsum, letter
+from spmdx.ops.create import arange
 from spmdx.ops.reduce import sum as total
+from spmdx.ops.scatter import gather
 from spmdx.ops.shape import broadcast_to, moveaxis, reshape
 from spmdx.rule import ELLIPSIS, Form, parse
 from spmdx.transforms.batched import Batched, Level
@@ -59,18 +63,25 @@ def _run(operation: Operation, operands: tuple[Any, ...], flags: Flags, size: in
     return _called(one_by_one(operation, flags), operands, static)
 
 
-def way(operation: Operation, shapes: list[tuple[int, ...]], static: Static) -> str:
-    """Which of the three ways a call with every operand batched takes: for the table in the documentation."""
-    flags = (True,) * len(shapes)
-    if operation.name in SPECIAL:
-        return "own rule"
+def derived(operation: Operation, shapes: list[tuple[int, ...]], static: Static) -> tuple[str, str]:
+    """Which way a call with every array batched takes, and the derived rule: for the table in the documentation."""
     resolved = operation.prepare(*shapes, **static) if operation.prepare else static
     form = _form(operation, shapes, resolved)
+    flags = tuple(bool(dims) for dims in parse(form.text).inputs)
+    text = " ".join(leading(form, flags).text.split()).replace(" ,", ",")
+    return _way(operation, shapes, static, form, flags), text
+
+
+def _way(operation: Operation, shapes: list[tuple[int, ...]], static: Static, form: Form, flags: Flags) -> str:
+    if operation.name in SPECIAL:
+        return "by a rule of its own"
+    resolved = operation.prepare(*shapes, **static) if operation.prepare else static
     if _broadcasts(operation, form, flags):
         return "broadcast"
     shifted = _shifted(operation.name, static, resolved, 2)
-    if shifted is not None and _is_own_form(operation, form, [(2, *s) for s in shapes], flags, shifted):
-        return "shifted"
+    every = [(2, *s) if flag else s for s, flag in zip(shapes, flags)]
+    if shifted is not None and _is_own_form(operation, form, every, flags, shifted):
+        return "dimensions renumbered"
     return "one by one"
 
 
@@ -136,6 +147,14 @@ SHIFTS: dict[str, Callable[[Static, Static, int], dict[str, Any]]] = {
     "reshape": lambda static, resolved, size: {**resolved, "shape": (size, *resolved["shape"])},
     "permute_dims": lambda static, resolved, size: {"axes": (0, *(d + 1 for d in resolved["axes"]))},
     "slicing": lambda static, resolved, size: {"index": (FULL, *static["index"])},
+    "unslice": lambda static, resolved, size: {
+        **resolved,
+        "shape": (size, *resolved["shape"]),
+        "index": ((0, size, 1), *resolved["index"]),
+        "sizes": resolved.get("sizes") and (None, *resolved["sizes"]),
+    },
+    "blend": lambda static, resolved, size: {"index": ((0, size, 1), *resolved["index"])},
+    "blend_with": lambda static, resolved, size: {**resolved, "index": ((0, size, 1), *resolved["index"])},
     "tile": lambda static, resolved, size: {"reps": (1, *resolved["reps"])},
     "diagonal": lambda static, resolved, size: {name: d + 1 for name, d in resolved.items()},
     "on_diagonal": lambda static, resolved, size: {name: d + 1 for name, d in resolved.items()},
@@ -162,11 +181,13 @@ def _is_own_form(
         own = _form(operation, shapes, resolved)
     except (ValueError, TypeError, IndexError):
         return False
-    return bool(_renamed(own) == _renamed(leading(form, flags)))
+    (first, sizes), (second, others) = _renamed(own), _renamed(leading(form, flags))
+    return bool(first == second) and all(sizes[f] == others[f] for f in sizes.keys() & others.keys())
 
 
 def _renamed(form: Form) -> Any:
-    """A rule with its factors numbered as they appear: the same for rules that differ in names only."""
+    """A rule with its factors numbered as they appear, the same for rules that differ in names only; and the sizes of
+    these that it tells."""
     rule = parse(form.text)
     number: dict[str, int] = {}
     terms = [
@@ -174,9 +195,8 @@ def _renamed(form: Form) -> Any:
         for dims in (*rule.inputs, rule.output)
     ]
     resized = {number[f]: n for f, (n, _) in form.resize.items() if f in number}
-    output = set(sum(terms[-1], ()))
-    sizes = {number[f]: n for f, n in form.sizes.items() if f in number and number[f] in output}
-    return terms, {number[f] for f in rule.whole}, resized, sizes
+    sizes = {number[f]: n for f, n in form.sizes.items() if f in number}
+    return (terms, {number[f] for f in rule.whole}, resized), sizes
 
 
 # 3. One example after another
@@ -189,7 +209,7 @@ def leading(form: Form, flags: Flags) -> Form:
     while name in form.text:
         name += "_"
     terms = [f"{name} {term}" if flag else term for term, flag in zip(ins.split(","), flags)]
-    return Form(f"{','.join(terms)}-> {name} {out}", form.sizes, form.resize)
+    return Form(f"{', '.join(terms)} -> {name} {out}", form.sizes, form.resize)
 
 
 @lru_cache(maxsize=1024)
@@ -217,7 +237,7 @@ def one_by_one(operation: Operation, flags: Flags) -> Operation:
         return xp.stack([run(*(x[i] if flag else x for x, flag in zip(blocks, flags))) for i in range(count)])
 
     def gradient(i: int, g: Any, out: Any, *operands: Any, **static: Any) -> Any:
-        level = Level(out.shape[0])
+        level = Level(out.shape[0], [out])
         up = tuple(level.up(x) if flag else x for x, flag in zip(operands, flags))
         with level.on():
             found = operation.gradient(i, level.up(g), level.up(out), up, static)
@@ -237,8 +257,6 @@ def one_by_one(operation: Operation, flags: Flags) -> Operation:
 
 def _contract(_: Operation, operands: tuple[Any, ...], flags: Flags, size: int, static: Static) -> Any:
     """A new letter for the batch."""
-    from spmdx.ops.contract import canonical, contract, letter
-
     ins, _, out = static["subscripts"].partition("->")
     new = next(c for c in map(letter, range(10_000)) if c not in static["subscripts"])
     terms = [new + term if flag else term for term, flag in zip(ins.split(","), flags)]
@@ -247,8 +265,6 @@ def _contract(_: Operation, operands: tuple[Any, ...], flags: Flags, size: int, 
 
 def _matmul(operation: Operation, operands: tuple[Any, ...], flags: Flags, size: int, static: Static) -> Any:
     """Vectors are contracted: a batch of them would look like a matrix."""
-    from spmdx.ops.contract import einsum
-
     x, y = (np.ndim(x) - flag for x, flag in zip(operands, flags))
     if min(x, y) > 1 or 0 in (x, y):
         return None
@@ -272,22 +288,34 @@ def _broadcast(operation: Operation, operands: tuple[Any, ...], flags: Flags, si
 
 def _gather(_: Operation, operands: tuple[Any, ...], flags: Flags, size: int, static: Static) -> Any:
     """A batch of arrays is indexed by the number of the example as well; a batch of indices is a larger index."""
-    from spmdx.ops.create import arange
-    from spmdx.ops.scatter import gather
-
     x, *indices = operands
     dims, at = tuple(static["dims"]), static["at"]
     if not any(flags[1:]):
         return gather(operands, dims=tuple(d + 1 for d in dims), at=at + 1)
-    most = max(np.ndim(i) - flag for i, flag in zip(indices, flags[1:]))
-    full = [
-        reshape(i, (size, *(1,) * (most + 1 - i.ndim), *i.shape[1:])) if flag else i
-        for i, flag in zip(indices, flags[1:])
-    ]
+    example, *full = _by_example(indices, flags[1:], size, x)
     if flags[0]:
-        example = reshape(arange(size, mesh=x.mesh), (size, *(1,) * most))
         full, dims = [example, *full], (0, *(d + 1 for d in dims))
     return moveaxis(gather((x, *full), dims=dims, at=at), at, 0)
+
+
+def _scatter(operation: Operation, operands: tuple[Any, ...], flags: Flags, size: int, static: Static) -> Any:
+    """The opposites of gather, in the same two ways."""
+    x, values = (x if f else broadcast_to(x, (size, *x.shape)) for x, f in zip(operands[:2], flags))
+    indices, dims, at = operands[2:], tuple(d + 1 for d in static["dims"]), static["at"]
+    more = {name: value for name, value in static.items() if name not in ("dims", "at", "lengths")}
+    if not any(flags[2:]):
+        return _called(operation, (x, values, *indices), {**more, "dims": dims, "at": at + 1})
+    full = (x, moveaxis(values, 0, at), *_by_example(indices, flags[2:], size, x))
+    return _called(operation, full, {**more, "dims": (0, *dims), "at": at})
+
+
+def _by_example(indices: Any, flags: Flags, size: int, like: Array) -> list[Any]:
+    """Index arrays with the batch before all of their other dimensions; first the numbers of the examples."""
+    most = max(np.ndim(i) - flag for i, flag in zip(indices, flags))
+    full = [
+        reshape(i, (size, *(1,) * (most + 1 - i.ndim), *i.shape[1:])) if flag else i for i, flag in zip(indices, flags)
+    ]
+    return [reshape(arange(size, mesh=like.mesh), (size, *(1,) * most)), *full]
 
 
 SPECIAL: dict[str, Callable[..., Any]] = {
@@ -295,8 +323,11 @@ SPECIAL: dict[str, Callable[..., Any]] = {
     "matmul": _matmul,
     "broadcast_to": _broadcast,
     "gather": _gather,
+    "accumulate": _scatter,
+    "put": _scatter,
+    "put_with": _scatter,
 }
 
 Batched.apply = staticmethod(apply)
 
-__all__ = ["Batched", "apply", "one_by_one", "way"]
+__all__ = ["apply", "derived", "one_by_one"]

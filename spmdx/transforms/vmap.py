@@ -47,8 +47,9 @@ def vmap(function: Callable[..., Any], in_axes: Axes = 0, out_axes: Axes = 0) ->
         if len(lengths) != 1:
             found = f"batches of lengths {', '.join(map(str, sorted(lengths)))}" if lengths else "no batch"
             raise ShapeError(f"vmap needs one length for all batches; it got {found}.", "in_axes=(0, None) for shared")
-        level = Level(lengths.pop())
-        examples = [x if axis is None else level.up(moveaxis(x, axis, 0)) for x, axis in zip(arrays, axes)]
+        arrays = [x if axis is None else moveaxis(x, axis, 0) for x, axis in zip(arrays, axes)]
+        level = Level(lengths.pop(), [x for x, axis in zip(arrays, axes) if axis is not None])
+        examples = [x if axis is None else level.up(x) for x, axis in zip(arrays, axes)]
         with level.on():
             result = function(*tree.unflatten(treedef, examples))
             outputs, out_def = tree.flatten(result)

@@ -10,7 +10,7 @@ import law
 import numpy as np
 import pytest
 from placements import simulated
-from worlds import draw, in_each_world, placements, put
+from worlds import draw, in_each_world, of_each_operation, placements, put
 
 import spmdx as sx
 from spmdx import nn, tree
@@ -39,7 +39,7 @@ def test_it_says_what_a_run_gives_and_sends(mesh: sx.Mesh) -> None:
             assert [r[:4] for r in dry] == [r[:4] for r in real]
 
 
-@pytest.mark.parametrize("case", law.cases(), ids=lambda c: c.name)
+@of_each_operation(law.cases())
 def test_every_operation(case: Any) -> None:
     """The dtype found on empty blocks is the one that the body gives, whatever the placement."""
     each = law.placements(case, simulated(2), ("sum",), ("default",))

@@ -57,6 +57,16 @@ def test_a_divided_batch_sends_nothing(mesh: sx.Mesh) -> None:
 
 
 @in_each_world
+def test_each_examples_gradient_lies_where_the_example_does(mesh: sx.Mesh) -> None:
+    x, w = put(draw(240, 3, 5), mesh, {"a": sx.Shard(0)}), put(W, mesh)
+    with sx.debug.trace() as trace:
+        each = sx.vmap(sx.grad(lambda w, x: sx.sum(model(w, x) ** 2)), (None, 0))(w, x)
+    assert not trace
+    assert each.shape == (240, 5, 2)
+    assert mesh.shape["a"] == 1 or each.placement["a"] == sx.Shard(0)
+
+
+@in_each_world
 def test_random_values_and_dropout_are_those_of_one_example(mesh: sx.Mesh) -> None:
     def noisy(x: Any) -> Any:
         return nn.dropout(sx.random.key(1), x, 0.5) + sx.random.normal(sx.random.key(2), x.shape, mesh=x.mesh)
@@ -142,7 +152,7 @@ def test_redistribute_speaks_of_an_example() -> None:
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda x: x if x.sum() > 0 else -x, r"item at .* reads the elements(.|\n)*Write the same with .*sx\.where"),
+        (lambda x: x if x.sum() > 0 else -x, r"bool at .* reads the elements(.|\n)*Write the same with .*sx\.where"),
         (lambda x: x[x > 0], r"getitem at .*test_vmap.py:\d+ reads"),
         (lambda x: x.numpy(), "numpy at .* reads the elements"),
     ],

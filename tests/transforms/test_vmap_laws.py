@@ -8,9 +8,9 @@ from typing import Any
 
 import law
 import numpy as np
-import pytest
 from law import LOOSE, outputs
 from placements import simulated
+from worlds import of_each_operation
 
 import spmdx as sx
 from spmdx.array import Array
@@ -52,7 +52,7 @@ def each(call: Any, given: list[Any], which: tuple[int, ...]) -> list[Any]:
     return [np.stack(pair) for pair in zip(*found)]
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
+@of_each_operation(CASES)
 def test_values(case: Any) -> None:
     for which in choices(case):
         several = stacked(case, which)
@@ -68,7 +68,7 @@ def test_values(case: Any) -> None:
                 same(y.numpy(), v, case.close, where)
 
 
-@pytest.mark.parametrize("case", [c for c in CASES if c.grad], ids=lambda c: c.name)
+@of_each_operation([c for c in CASES if c.grad])
 def test_gradients(case: Any) -> None:
     """vmap of the gradient, and the gradient of vmap, are the examples' gradients."""
     several = stacked(case, tuple(range(len(case.inputs))))

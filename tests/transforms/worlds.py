@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -42,6 +43,16 @@ def placements(mesh: sx.Mesh, ndim: int, partial: bool = True) -> Iterator[dict[
     words = [sx.Replicate(), *(sx.Shard(d) for d in range(ndim)), *([sx.Partial()] if partial else [])]
     for i, word in enumerate(words):
         yield {"a": word} if len(mesh.axis_names) == 1 else {"a": word, "b": words[(i + 1) % len(words)]}
+
+
+def of_each_operation(cases: list[Any]) -> Any:
+    """The examples of the law suite as parameters: two of each operation, and the others marked slow."""
+    seen: Counter[str] = Counter()
+    found = []
+    for case in cases:
+        seen[case.op] += 1
+        found.append(pytest.param(case, id=case.name, marks=[pytest.mark.slow] * (seen[case.op] > 2)))
+    return pytest.mark.parametrize("case", found)
 
 
 def draw(*shape: int, seed: int = 0) -> Any:
