@@ -13,9 +13,9 @@ from typing import Any
 from spmdx.array import Array
 from spmdx.errors import ArgumentError, AxisError, ShapeError
 from spmdx.ops import create
-from spmdx.ops.axes import one
+from spmdx.ops.axes import one, sizes_of
 from spmdx.ops.place import redistribute
-from spmdx.ops.shape import moveaxis, reshape, sizes_of
+from spmdx.ops.shape import moveaxis, reshape
 from spmdx.random import distributions, draw, events
 from spmdx.random.key import Key
 

@@ -18,8 +18,8 @@ from spmdx.array import Array
 from spmdx.decide import default_mesh
 from spmdx.errors import ArgumentError
 from spmdx.mesh import Mesh
+from spmdx.ops.axes import sizes_of
 from spmdx.ops.create import full
-from spmdx.ops.shape import sizes_of
 from spmdx.random import Key, fold_in
 
 BITS = {"philox4x32": 63, "threefry2x32": 32}  # of the numbers that fold_in takes

@@ -1,4 +1,4 @@
-"""Which dimensions a call means: negative numbers resolved, with an error that names the range."""
+"""Which dimensions and sizes a call means: negative numbers resolved, with errors that name what may stand there."""
 
 from __future__ import annotations
 
@@ -30,6 +30,15 @@ def several(axis: Any, ndim: int, name: str) -> tuple[int, ...]:
     if len(set(dims)) != len(dims):
         raise ShapeError(f"{name}: axis {given} names a dimension twice.", f"axis={tuple(dict.fromkeys(dims))}")
     return dims
+
+
+def sizes_of(shape: Any) -> tuple[int, ...]:
+    """A shape argument: an int, or a sequence of them."""
+    try:
+        given = tuple(shape) if hasattr(shape, "__iter__") and not isinstance(shape, str) else (shape,)
+        return tuple(operator.index(n) for n in given)
+    except TypeError as error:
+        raise ShapeError(f"a shape is made of whole numbers; got {shape!r}.", "(3, 5), or 3 for (3,)") from error
 
 
 def names(ndim: int) -> list[str]:

@@ -23,6 +23,7 @@ from spmdx.errors import (
 from spmdx.mesh import Coordinate, Mesh
 from spmdx.move import count, move, record
 from spmdx.op import default_mesh, op, registry
+from spmdx.ops.axes import sizes_of
 from spmdx.placement import AxisPlacement, P, Placement, Replicate, Shard
 from spmdx.plan import LOCAL, Step, plan
 from spmdx.runtime import memory
@@ -50,7 +51,7 @@ def spec_for(
         if device == "cuda":
             memory.need_gpu()
         mesh = Mesh(mesh.axis_names, mesh.sizes, mesh.ranks, device)
-    sizes = (shape,) if isinstance(shape, (int, np.integer)) else tuple(shape)
+    sizes = sizes_of(shape)
     return place(mesh, sizes, dtype, placement)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import operator
 from typing import Any
 
 import numpy as np
@@ -11,15 +10,9 @@ import numpy as np
 from spmdx.array import Array
 from spmdx.errors import ArgumentError, ShapeError
 from spmdx.op import op
-from spmdx.ops.axes import names, one, several
+from spmdx.ops.axes import names, one, several, sizes_of
 from spmdx.ops.fit import fit
 from spmdx.rule import Form
-
-
-def sizes_of(shape: Any) -> tuple[int, ...]:
-    """A shape argument: an int, or a sequence of them."""
-    given = shape if isinstance(shape, (tuple, list)) else (shape,)
-    return tuple(operator.index(n) for n in given)
 
 
 def _new_shape(old: tuple[int, ...], shape: Any, **_: Any) -> dict[str, Any]:

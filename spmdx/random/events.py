@@ -12,6 +12,7 @@ import numpy as np
 from spmdx.array import Array
 from spmdx.errors import ArgumentError, ShapeError
 from spmdx.mesh import Mesh
+from spmdx.ops.axes import sizes_of
 from spmdx.ops.place import moved_arrays
 from spmdx.placement import Placement
 from spmdx.plan import plan
@@ -55,7 +56,7 @@ def dirichlet(
             total[..., 0] += parts[..., j]
         return _narrowed(parts / total, kind)
 
-    full = (*_sizes(shape), concentration.shape[-1])
+    full = (*sizes_of(shape), concentration.shape[-1])
     return _whole_events(full, 1, kind, fill, [(concentration, "alpha", "positive")], (mesh, placement, device))
 
 
@@ -93,7 +94,7 @@ def multivariate_normal(
         return _narrowed(x @ factor.T + center, kind)
 
     given = [(parameter(mean, "mean", "finite", DOUBLE, mesh), "mean", "finite")]
-    return _whole_events((*_sizes(shape), n), 1, kind, fill, given, (mesh, placement, device))
+    return _whole_events((*sizes_of(shape), n), 1, kind, fill, given, (mesh, placement, device))
 
 
 def orthogonal(
@@ -124,7 +125,7 @@ def orthogonal(
         q = q * np.where(d < 0, -1.0, 1.0)[..., None, :]
         return _narrowed(np.ascontiguousarray(q if n >= columns else np.swapaxes(q, -1, -2)), kind)
 
-    return _whole_events((*_sizes(shape), n, columns), 2, kind, fill, [], (mesh, placement, device))
+    return _whole_events((*sizes_of(shape), n, columns), 2, kind, fill, [], (mesh, placement, device))
 
 
 def ball(
@@ -156,11 +157,7 @@ def ball(
         size = kernels.exp((logs - kernels.log(total)[..., None]) / power)
         return _narrowed(np.where(kernels.bernoulli(third.words, n, i, 0.5), size, -size), kind)
 
-    return _whole_events((*_sizes(shape), int(d)), 1, kind, fill, [], (mesh, placement, device))
-
-
-def _sizes(shape: Any) -> Shape:
-    return (int(shape),) if isinstance(shape, (int, np.integer)) else tuple(shape)
+    return _whole_events((*sizes_of(shape), int(d)), 1, kind, fill, [], (mesh, placement, device))
 
 
 def _whole_events(shape: Shape, events: int, kind: Any, fill: Any, given: Any, where: Where) -> Array:

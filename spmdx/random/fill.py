@@ -17,6 +17,7 @@ from spmdx.decide import common_mesh, constant, default_mesh
 from spmdx.errors import ArgumentError, DtypeError, GradientError, ImpliedMoveError, ShapeError
 from spmdx.mesh import Coordinate, Mesh
 from spmdx.ops.arithmetic import add, multiply
+from spmdx.ops.axes import sizes_of
 from spmdx.ops.place import moved_arrays, spec_for, wrap
 from spmdx.placement import Placement
 from spmdx.plan import LOCAL, plan
@@ -149,7 +150,7 @@ def local(x: Parameter, spec: Spec, coordinate: Coordinate) -> Any:
 def target(shape: Any, dtype: np.dtype[Any], parameters: Sequence[Parameter], where: Where, name: str) -> Spec:
     """The spec that a draw is asked for. Without a placement it is divided as its first divided parameter is."""
     mesh, placement, device = where
-    sizes = (int(shape),) if isinstance(shape, (int, np.integer)) else tuple(shape)
+    sizes = sizes_of(shape)
     arrays = [p for p in parameters if isinstance(p, Array)]
     if arrays and mesh is None:
         mesh = common_mesh(name, [a.spec for a in arrays])

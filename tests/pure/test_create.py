@@ -107,3 +107,21 @@ def test_errors_say_what_is_wrong(act: Any, error: Any, says: str) -> None:
     with pytest.raises(error) as raised:
         act()
     assert says in str(raised.value)
+
+
+@pytest.mark.parametrize("shape", [2.5, "a", (2, 2.5), (2, None), None])
+def test_what_is_no_shape(shape: Any) -> None:
+    """Every function that takes a shape says so, and what to write."""
+    x, key = sx.ones((2, 2)), sx.random.key(0)
+    for make in (
+        lambda: sx.zeros(shape),
+        lambda: sx.full(shape, 1.0),
+        lambda: sx.reshape(x, shape),
+        lambda: sx.broadcast_to(x, shape),
+        lambda: sx.random.normal(key, shape),
+        lambda: sx.random.dirichlet(key, shape, np.ones(3)),
+        lambda: sx.random.truncated_normal(key, shape, -1.0, 1.0),
+        lambda: sx.nn.Param(shape),
+    ):
+        with pytest.raises(ShapeError, match=r"a shape is made of whole numbers; got(.|\n)*Write \(3, 5\)"):
+            make()
