@@ -25,7 +25,7 @@ LAYERS, WIDTH, HEADS, LENGTH, BATCH, VOCABULARY = 4, 256, 8, 256, 8, 512
 HIDDEN, SIZE = 4 * WIDTH, WIDTH // HEADS
 RATE, DECAY = 1e-3, 0.1
 WIDTHS = (64, 256)  # of the two-layer network
-CASES = ((1, 1), (1, 2), (2, 1))  # ranks, threads of each
+CASES = ((1, 1), (1, 2), (2, 1))
 
 Step = Callable[[], float]  # takes a step and returns the loss
 # ours, the other, at least so many times its speed
@@ -280,15 +280,18 @@ class Torch:
             rows = RowwiseParallel(output_layouts=Shard(1)) if sequence else RowwiseParallel()
             how: dict[str, Any] = {**columns, "out": rows, "down": rows}
             if sequence:
-                whole = ColwiseParallel(input_layouts=Shard(1))
-                how |= {**dict.fromkeys(("q", "k", "v", "up"), whole)}
                 how |= {"norm1": SequenceParallel(), "norm2": SequenceParallel()}
             parallelize_module(block, self.mesh, how)
+            if sequence:  # gathered once for all that read it
+                whole = PrepareModuleOutput(
+                    output_layouts=Shard(1), desired_output_layouts=Replicate(), use_local_output=False
+                )
+                parallelize_module(block, self.mesh, {"norm1": whole, "norm2": whole})
         if sequence:
             parallelize_module(
                 made.blocks[0],
                 self.mesh,
-                PrepareModuleInput(input_layouts=Replicate(), desired_input_layouts=Shard(1)),
+                PrepareModuleInput(input_layouts=Replicate(), desired_input_layouts=Shard(1), use_local_output=True),
             )
             parallelize_module(
                 made.blocks[-1],
@@ -303,7 +306,11 @@ class Torch:
         batch = torch.from_numpy(tokens())
         if not whole:
             batch = batch.chunk(self.ranks.size)[self.ranks.rank]
-        optimizer = torch.optim.AdamW(module.parameters(), lr=RATE, weight_decay=DECAY, fused=True)
+        kinds: dict[type, list[Any]] = {}  # fused AdamW takes DTensors or tensors, not both
+        for p in module.parameters():
+            kinds.setdefault(type(p.data), []).append(p)
+        groups = [{"params": some} for some in kinds.values()]
+        optimizer = torch.optim.AdamW(groups, lr=RATE, weight_decay=DECAY, fused=True)
         distributed = torch.distributed
 
         def step() -> float:
