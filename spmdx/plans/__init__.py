@@ -5,7 +5,9 @@ from spmdx.plans.estimate import Estimate
 from spmdx.plans.placing import Spread
 from spmdx.plans.plan import Plan
 from spmdx.plans.ready import (
+    WORDS,
     data_parallel,
+    parse,
     sequence_parallel,
     tensor_parallel,
     two_dimensional,
@@ -16,12 +18,14 @@ from spmdx.plans.ready import (
 from spmdx.plans.running import name
 
 __all__ = [
+    "WORDS",
     "Estimate",
     "Plan",
     "Spread",
     "Table",
     "data_parallel",
     "name",
+    "parse",
     "sequence_parallel",
     "tensor_parallel",
     "two_dimensional",

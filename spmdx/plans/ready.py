@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from spmdx.errors import ArgumentError
 from spmdx.placement import Replicate, Shard
 from spmdx.plans.placing import Spread
 from spmdx.plans.plan import Plan
@@ -65,3 +66,33 @@ def two_dimensional(rows: str, columns: str, dims: Mapping[str, int], **names: s
     :func:`tensor_parallel` says. "GSPMD" (Xu et al., 2021) calls the same "2D finalized".
     """
     return tensor_parallel(columns, dims) | zero3(rows, **names)
+
+
+WORDS = ("dp", "megatron", "sp", "zero1", "zero2", "zero3")
+
+
+def parse(words: str, dims: Mapping[str, int] | None = None, data: str = "data", model: str = "model") -> Plan:
+    """The ready plans that a command line asks for, as ``"megatron+sp+zero3"``, combined.
+
+    Args:
+        words: of "dp", "megatron", "sp", "zero1", "zero2" and "zero3", joined by +; "" is the plan that says nothing.
+        dims: what :func:`tensor_parallel` divides.
+        data, model: the mesh axes.
+
+    Raises:
+        ArgumentError: another word.
+    """
+    ready = {
+        "dp": data_parallel(data),
+        "megatron": tensor_parallel(model, dims or {}),
+        "sp": sequence_parallel(model),
+        "zero1": zero1(data),
+        "zero2": zero2(data),
+        "zero3": zero3(data),
+    }
+    made = Plan()
+    for word in filter(None, words.split("+")):
+        if word not in ready:
+            raise ArgumentError(f"{word!r} is no ready plan; they are {', '.join(WORDS)}.", 'parse("megatron+zero3")')
+        made = made | ready[word]
+    return made
