@@ -96,12 +96,12 @@ def _run(function: Callable[..., Any], leaves: list[Any], treedef: tree.TreeDef)
 class PullBack:
     """From cotangents of a function's value to the gradients of its primals: all the way, or in two steps.
 
-    It holds what was recorded. ``paths``: of the primals, for a running plan; None inside another gradient.
+    It holds what was recorded. ``primals``: for the paths that a running plan reads; None inside another gradient.
     """
 
-    def __init__(self, value: Any, watched: Any, leaves: list[Array], treedef: tree.TreeDef, paths: Any) -> None:
+    def __init__(self, value: Any, watched: Any, leaves: list[Array], treedef: tree.TreeDef, primals: Any) -> None:
         self.outputs, self.out_def = tree.flatten(value)
-        self.watched, self.leaves, self.treedef, self.paths = watched, leaves, treedef, paths
+        self.watched, self.leaves, self.treedef, self.primals = watched, leaves, treedef, primals
 
     def __call__(self, cotangents: Any) -> Any:
         """The gradients, each at home: in the placement of its primal."""
@@ -122,8 +122,8 @@ class PullBack:
         """These gradients, or sums of such, brought home in as few messages as they need."""
         places = [home(x.spec) for x in self.leaves]
         running = context.get().plan
-        if running is not None and self.paths is not None:
-            places = running.homes([path.partition(".")[2] for path in self.paths], places)
+        if running is not None and self.primals is not None:
+            places = running.homes([path.partition(".")[2] for path in tree.paths(self.primals)], places)
         return tree.unflatten(self.treedef, _at_home(found, self.leaves, places))
 
 
@@ -141,7 +141,7 @@ def vjp(function: Callable[..., Any], *primals: Any, has_aux: bool = False) -> A
     result, watched = _run(function, leaves, treedef)
     value, aux = result if has_aux else (result, None)
     nested = context.get().depth > 0
-    pull_back = PullBack(value, watched, leaves, treedef, None if nested else tree.paths(primals))
+    pull_back = PullBack(value, watched, leaves, treedef, None if nested else primals)
     value = value if nested else tree.map(plain, value)
     return (value, pull_back, aux if nested else tree.map(plain, aux)) if has_aux else (value, pull_back)
 

@@ -162,6 +162,8 @@ def _matmul_left(g: Array, out: Array, x: Array, y: Array) -> Any:
 
 
 def _matmul_right(g: Array, out: Array, x: Array, y: Array) -> Any:
+    if y.ndim == x.ndim == 2:
+        return fit(matmul(matrix_transpose(x), g), y)
     if y.ndim == 2 and x.ndim > 1:
         return fit(einsum("...mk,...mn->kn", x, g), y)
     if x.ndim > 1 and y.ndim > 1:
