@@ -6,6 +6,7 @@ import pytest
 
 import spmdx as sx
 from spmdx import plans
+from spmdx.errors import ArgumentError
 
 
 def test_words_are_the_ready_plans() -> None:
@@ -23,5 +24,5 @@ def test_every_word_says_something(word: str) -> None:
 
 
 def test_another_word() -> None:
-    with pytest.raises(sx.ArgumentError, match=r"'fsdp' is no ready plan; they are dp, .*\n.*parse\("):
+    with pytest.raises(ArgumentError, match=r"'fsdp' is no ready plan; they are dp, .*\n.*parse\("):
         plans.parse("dp+fsdp")
