@@ -154,7 +154,8 @@ def target(shape: Any, dtype: np.dtype[Any], parameters: Sequence[Parameter], wh
     arrays = [p for p in parameters if isinstance(p, Array)]
     if arrays and mesh is None:
         mesh = common_mesh(name, [a.spec for a in arrays])
-    spec = _spec(sizes, dtype, mesh if mesh is not None else default_mesh(), _hashable(placement), device)
+    made = _spec if context.get().dry is None else _spec.__wrapped__  # a dry run's meshes are for that run alone
+    spec = made(sizes, dtype, mesh if mesh is not None else default_mesh(), _hashable(placement), device)
     for a in arrays:
         fits = a.ndim <= spec.ndim and all(n in (1, m) for n, m in zip(reversed(a.shape), reversed(spec.shape)))
         if not fits:

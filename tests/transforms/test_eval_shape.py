@@ -86,3 +86,11 @@ def test_a_mesh_that_was_looked_at_still_takes_the_short_way() -> None:
     assert not mesh.divided
     sx.exp(x)
     assert x.spec in sx.exp.op.memo
+
+
+def test_a_dry_run_of_draws_leaves_nothing_behind() -> None:
+    def make() -> sx.Array:
+        return 2.0 * sx.random.normal(sx.random.key(0), (3, 7), mesh=sx.make_mesh({"dry": 1}))
+
+    specs = [sx.eval_shape(make), sx.eval_shape(make), make().spec, sx.eval_shape(make)]
+    assert specs == [specs[2]] * 4
