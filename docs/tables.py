@@ -241,7 +241,7 @@ MORE = {  # of modules that keep their names
         "function:: spmdx.debug.explain",
         "function:: spmdx.debug.kept_bytes",
     ),
-    "Checkpoints": ("function:: spmdx.checkpoint.save", "function:: spmdx.checkpoint.load"),
+    "Checkpoints": tuple(f"function:: spmdx.checkpoint.{name}" for name in ("save", "load", "views")),
     "Errors": ("module:: spmdx.errors",),
 }
 

@@ -99,9 +99,7 @@ def load(path: Any, like: Any = None, *, mesh: Mesh | None = None, plan: Any = N
         CheckpointError: no such file, a file that is cut short, other names, shapes or dtypes than ``like`` has.
     """
     source = os.fspath(path)
-    if not os.path.isfile(source):
-        raise CheckpointError(f"there is no file {source}.", "checkpoint.save(path, state) before it")
-    held = files.read_layout(source)
+    held = _layout(source)
     other: dict[str, Any] = json.loads(held.texts.get("spmdx", "{}"))
     where = mesh or default_mesh()
     if like is None:
@@ -114,6 +112,25 @@ def load(path: Any, like: Any = None, *, mesh: Mesh | None = None, plan: Any = N
         for n, x in named.items()
     ]
     return tree.unflatten(tree.flatten(like, _is_leaf)[1], leaves)
+
+
+def views(path: Any) -> dict[str, Any]:
+    """The arrays of any safetensors file by name, as read-only NumPy arrays that lie in the file.
+
+    Nothing is read before it is looked at: ``sx.asarray(views(path)[name].T, placement=...)`` reads no more than this
+    rank's block. For files of other programs, with other names and layouts.
+
+    Raises:
+        CheckpointError: no such file, a file that is cut short, or no safetensors file.
+    """
+    source = os.fspath(path)
+    return {name: files.view(source, tensor) for name, tensor in _layout(source).tensors.items()}
+
+
+def _layout(source: str) -> files.Layout:
+    if not os.path.isfile(source):
+        raise CheckpointError(f"there is no file {source}.", "checkpoint.save(path, state) before it")
+    return files.read_layout(source)
 
 
 def _is_leaf(x: Any) -> bool:
@@ -209,4 +226,4 @@ def _same_names(path: str, wanted: Any, found: Any) -> None:
         raise CheckpointError(f"{path} {' and '.join(parts)}.", "load(path) to see what is there")
 
 
-__all__ = ["load", "save"]
+__all__ = ["load", "save", "views"]

@@ -132,6 +132,8 @@ def write(fd: int, tensor: Tensor, block: Any, pieces: Pieces) -> None:
     """Put a block where it belongs in the file, run by run: no other byte is touched."""
     for local, whole in boxes(pieces):
         piece = np.ascontiguousarray(block[local]).reshape(block[local].shape)
+        if not piece.size:
+            continue
         k = piece.ndim  # dimensions from k on are one run
         while k and (k == piece.ndim or piece.shape[k] == tensor.shape[k]):
             k -= 1
@@ -151,8 +153,15 @@ def read(path: str, tensor: Tensor, pieces: Pieces) -> Any:
     """A block of a tensor: no more of the file is read than it holds."""
     out = np.empty([sum(b - a for a, b in intervals) for intervals in pieces], tensor.dtype)
     if out.size:
-        stored = np.memmap(path, np.uint8, "r", tensor.start, (tensor.nbytes,)).view(tensor.dtype)
-        whole_array = stored.reshape(tensor.shape)
+        whole_array = view(path, tensor)
         for local, whole in boxes(pieces):
             out[local] = whole_array[whole]
     return out
+
+
+def view(path: str, tensor: Tensor) -> Any:
+    """A tensor as a read-only array in the file: what nobody looks at is not read."""
+    if not tensor.nbytes:
+        return np.empty(tensor.shape, tensor.dtype)
+    stored = np.memmap(path, np.uint8, "r", tensor.start, (tensor.nbytes,))
+    return np.asarray(stored).view(tensor.dtype).reshape(tensor.shape)

@@ -272,3 +272,26 @@ def test_what_does_not_fit_says_so(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"two leaves .* 'a\.b'"):
         checkpoint.save(path, {"a.b": sx.ones(1), "a": {"b": sx.ones(1)}})
     assert isinstance(checkpoint.load(path)["w"], Array)
+
+
+def test_views_read_what_is_looked_at(tmp_path: Path) -> None:
+    """Of a file mapped by four ranks, each reads its own part: all together the file once, not four times."""
+    smaps = Path("/proc/self/smaps")
+    if not smaps.exists():
+        pytest.skip("no /proc/self/smaps, which says how much of a mapped file was read")
+    path, n = tmp_path / "theirs.safetensors", 2048  # pages may be as large as 2 MiB
+    whole = np.arange(n * n, dtype=np.float64).reshape(n, n)
+    checkpoint.save(path, {"w": whole, "none": np.zeros((0, 3))})
+
+    def look() -> Any:
+        views = checkpoint.views(path)
+        assert views["none"].shape == (0, 3) and not views["w"].flags.writeable
+        own = sx.asarray(views["w"].T, placement={"a": sx.Shard(1)}, mesh=sx.make_mesh({"a": 4}))
+        return own, views
+
+    each = spmd(4)(look)()
+    np.testing.assert_array_equal(np.concatenate([x.block for x, _ in each], 1), whole.T)
+    lines = smaps.read_text().splitlines()
+    ours = [i for i, line in enumerate(lines) if line.endswith(str(path))]
+    resident = [int(next(line for line in lines[i:] if line.startswith("Rss")).split()[1]) * 1024 for i in ours]
+    assert whole.nbytes <= sum(resident) < 2 * whole.nbytes
