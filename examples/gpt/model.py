@@ -6,14 +6,27 @@ functions are; where they go, if anywhere, is a plan's business.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
+
+import numpy as np
 
 import spmdx as sx
 from spmdx import nn
 
 
+class Stretch(NamedTuple):
+    """How Llama 3.1 slows rotations down, so that models trained on ``length`` positions see ``factor`` times as many:
+    wholly what turns less than ``low`` times within ``length``, and not at all what turns more than ``high`` times."""
+
+    factor: float = 8.0
+    low: float = 1.0
+    high: float = 4.0
+    length: int = 8192
+
+
 class Config(NamedTuple):
-    """The sizes of a model. ``kv_heads`` and ``hidden`` matter to Llama only."""
+    """The sizes of a model, and its constants. ``kv_heads``, ``base`` and ``stretch`` matter to Llama only."""
 
     form: str = "gpt2"
     vocabulary: int = 256
@@ -23,6 +36,16 @@ class Config(NamedTuple):
     heads: int = 8
     kv_heads: int = 8
     hidden: int = 1024  # of the layer between two products of a block
+    head_size: int | None = None  # width / heads if left out
+    tied: bool | None = None  # the head is the table of tokens; if left out, in GPT-2's form and not in Llama's
+    epsilon: float = 1e-5  # of the norms
+    base: float = 10000.0  # of the rotary positions
+    stretch: Stretch | None = None
+
+    @property
+    def size(self) -> int:
+        """Features of a head."""
+        return self.head_size or self.width // self.heads
 
 
 def parameters(config: Config) -> Any:
@@ -33,17 +56,75 @@ def parameters(config: Config) -> Any:
 
 def logits(params: Any, tokens: Any, config: Config) -> sx.Array:
     """The scores of every next token, [batch, length, vocabulary]."""
-    tokens = sx.name(tokens, "batch")
     outer = sx.name(params["outer"], "outer")
-    block = sx.name(_gpt2 if config.form == "gpt2" else _llama, "block")
-    x = nn.embedding(outer["tokens"], tokens)
+    x, _ = _through(outer, params["blocks"], tokens, config, 0, [None] * config.layers)
+    return _head(outer, x, config)
+
+
+class Cache(NamedTuple):
+    """What attention needs of the tokens so far: of each layer the keys and values, [batch, config.length, kv_heads,
+    size], of which the first ``used`` positions are theirs and the others 0."""
+
+    used: int
+    layers: list[Any]
+
+
+def extend(params: Any, tokens: Any, config: Config, cache: Cache | None = None) -> tuple[sx.Array, Cache]:
+    """The scores of the token after ``tokens`` [batch, t], [batch, vocabulary], and a cache that holds these as well.
+
+    Args:
+        cache: of the tokens before these; None at the start of a text.
+    """
+    used, layers = cache or Cache(0, [()] * config.layers)
+    outer = sx.name(params["outer"], "outer")
+    x, layers = _through(outer, params["blocks"], tokens, config, used, layers)
+    return _head(outer, x[:, -1:], config)[:, 0], Cache(used + tokens.shape[1], layers)
+
+
+def _through(
+    outer: Any, blocks: Any, tokens: Any, config: Config, start: int, past: list[Any]
+) -> tuple[sx.Array, list[Any]]:
+    """The embedded tokens, the first of which is at position ``start``, after all blocks; and what these keep."""
+    stop = start + tokens.shape[1]
+    x = nn.embedding(outer["tokens"], sx.name(tokens, "batch"))
     if config.form == "gpt2":
-        x = x + outer["positions"][: tokens.shape[1]]
-    x = sx.name(x, "residual")
-    for layer in params["blocks"]:
-        x = block(layer, x)
-    norm = nn.layer_norm(x, **outer["norm"]) if config.form == "gpt2" else nn.rms_norm(x, **outer["norm"])
-    return sx.einsum("btd,vd->btv", sx.name(norm, "normed"), outer["head" if "head" in outer else "tokens"])
+        x = x + outer["positions"][start:stop]
+    x, kept = sx.name(x, "residual"), []
+    block = sx.name(_gpt2 if config.form == "gpt2" else _llama, "block")
+    attend = _attention(config, np.arange(start, stop))
+    for layer, before in zip(blocks, past):
+        x, after = block(layer, x, config, attend, before)
+        kept.append(after)
+    return x, kept
+
+
+def _head(outer: Any, x: sx.Array, config: Config) -> sx.Array:
+    norm = nn.layer_norm if config.form == "gpt2" else nn.rms_norm
+    x = sx.name(norm(x, **outer["norm"], eps=config.epsilon), "normed")
+    return sx.einsum("btd,vd->btv", x, outer["head" if "head" in outer else "tokens"])
+
+
+def _attention(config: Config, positions: Any) -> Callable[..., Any]:
+    """``attend(q, k, v, past) -> (seen, past)`` for tokens at these positions.
+
+    ``past`` is the layer's part of a cache: None keeps nothing, () begins one.
+    """
+    table = None if config.form == "gpt2" else _rotations(config, positions)
+    seen = positions[:, None] >= np.arange(config.length)
+
+    def attend(q: sx.Array, k: sx.Array, v: sx.Array, past: Any) -> tuple[sx.Array, Any]:
+        if table is not None:
+            q, k = nn.rope(q, table=table), nn.rope(k, table=table)
+        if past:
+            k, v = (old.at[:, positions].set(new) for old, new in zip(past, (k, v)))
+            return nn.attention(q, k, v, mask=seen), (k, v)
+        found = nn.attention(q, k, v, causal=True)
+        if past is None:
+            return found, None
+        room = ((0, 0), (0, config.length - len(positions)), (0, 0), (0, 0))
+        return found, (sx.pad(k, room), sx.pad(v, room))
+
+    return attend
 
 
 def loss(params: Any, tokens: Any, config: Config) -> sx.Array:
@@ -60,8 +141,10 @@ def _normal(scale: float) -> Any:
 
 
 def _gpt2_outer(c: Config) -> Any:
+    table = nn.Param((c.vocabulary, c.width), _normal(0.02))
     return {
-        "tokens": nn.Param((c.vocabulary, c.width), _normal(0.02)),
+        "tokens": table,
+        **({"head": table} if c.tied is False else {}),
         "positions": nn.Param((c.length, c.width), _normal(0.02)),
         "norm": _norm(c),
     }
@@ -73,12 +156,11 @@ def _norm(c: Config) -> Any:
 
 def _gpt2_block(c: Config) -> Any:
     inner, last = _normal(0.02), _normal(0.02 / (2 * c.layers) ** 0.5)
-    size = c.width // c.heads
     return {
         "norm1": _norm(c),
-        **{name: nn.Param((c.width, c.heads, size), inner) for name in "qkv"},
-        **{f"{name}_bias": nn.Param((c.heads, size)) for name in "qkv"},
-        "out": nn.Param((c.heads, size, c.width), last),
+        **{name: nn.Param((c.width, c.heads, c.size), inner) for name in "qkv"},
+        **{f"{name}_bias": nn.Param((c.heads, c.size)) for name in "qkv"},
+        "out": nn.Param((c.heads, c.size, c.width), last),
         "out_bias": nn.Param((c.width,)),
         "norm2": _norm(c),
         "up": nn.Param((c.width, c.hidden), inner),
@@ -88,14 +170,14 @@ def _gpt2_block(c: Config) -> Any:
     }
 
 
-def _gpt2(p: Any, x: sx.Array) -> sx.Array:
-    h = sx.name(nn.layer_norm(x, **p["norm1"]), "normed")
+def _gpt2(p: Any, x: sx.Array, c: Config, attend: Any, past: Any) -> tuple[sx.Array, Any]:
+    h = sx.name(nn.layer_norm(x, **p["norm1"], eps=c.epsilon), "normed")
     q, k, v = (sx.einsum("btd,dhk->bthk", h, p[name]) + p[f"{name}_bias"] for name in "qkv")
-    seen = nn.attention(q, k, v, causal=True)
+    seen, past = attend(q, k, v, past)
     x = x + sx.name(sx.einsum("bthk,hkd->btd", seen, p["out"]), "residual") + p["out_bias"]
-    h = sx.name(nn.layer_norm(x, **p["norm2"]), "normed")
+    h = sx.name(nn.layer_norm(x, **p["norm2"], eps=c.epsilon), "normed")
     h = nn.gelu(h @ p["up"] + p["up_bias"])
-    return x + sx.name(h @ p["down"], "residual") + p["down_bias"]
+    return x + sx.name(h @ p["down"], "residual") + p["down_bias"], past
 
 
 # Llama 3: RMS norm, rotary positions, grouped queries, SwiGLU, no biases (Grattafiori et al., 2024)
@@ -103,17 +185,17 @@ def _gpt2(p: Any, x: sx.Array) -> sx.Array:
 
 def _llama_outer(c: Config) -> Any:
     table = nn.Param((c.vocabulary, c.width), _normal(0.02))
-    return {"tokens": table, "head": table, "norm": {"scale": nn.Param((c.width,), 1.0)}}
+    head = {} if c.tied else {"head": table}
+    return {"tokens": table, **head, "norm": {"scale": nn.Param((c.width,), 1.0)}}
 
 
 def _llama_block(c: Config) -> Any:
     inner, last = _normal(0.02), _normal(0.02 / (2 * c.layers) ** 0.5)
-    size = c.width // c.heads
     return {
         "norm1": {"scale": nn.Param((c.width,), 1.0)},
-        "q": nn.Param((c.width, c.heads, size), inner),
-        **{name: nn.Param((c.width, c.kv_heads, size), inner) for name in "kv"},
-        "out": nn.Param((c.heads, size, c.width), last),
+        "q": nn.Param((c.width, c.heads, c.size), inner),
+        **{name: nn.Param((c.width, c.kv_heads, c.size), inner) for name in "kv"},
+        "out": nn.Param((c.heads, c.size, c.width), last),
         "norm2": {"scale": nn.Param((c.width,), 1.0)},
         "gate": nn.Param((c.width, c.hidden), inner),
         "up": nn.Param((c.width, c.hidden), inner),
@@ -121,10 +203,21 @@ def _llama_block(c: Config) -> Any:
     }
 
 
-def _llama(p: Any, x: sx.Array) -> sx.Array:
-    h = sx.name(nn.rms_norm(x, **p["norm1"]), "normed")
+def _llama(p: Any, x: sx.Array, c: Config, attend: Any, past: Any) -> tuple[sx.Array, Any]:
+    h = sx.name(nn.rms_norm(x, **p["norm1"], eps=c.epsilon), "normed")
     q, k, v = (sx.einsum("btd,dhk->bthk", h, p[name]) for name in "qkv")
-    seen = nn.attention(nn.rope(q), nn.rope(k), v, causal=True)
+    seen, past = attend(q, k, v, past)
     x = x + sx.name(sx.einsum("bthk,hkd->btd", seen, p["out"]), "residual")
-    h = sx.name(nn.rms_norm(x, **p["norm2"]), "normed")
-    return x + sx.name(nn.swiglu(h @ p["gate"], h @ p["up"]) @ p["down"], "residual")
+    h = sx.name(nn.rms_norm(x, **p["norm2"], eps=c.epsilon), "normed")
+    return x + sx.name(nn.swiglu(h @ p["gate"], h @ p["up"]) @ p["down"], "residual"), past
+
+
+def _rotations(c: Config, positions: Any) -> tuple[Any, Any]:
+    """The cosines and sines of rotary positions, [t, size / 2]."""
+    speeds = c.base ** (-np.arange(0, c.size, 2) / c.size)  # radians a position
+    if c.stretch is not None:
+        factor, low, high, length = c.stretch
+        kept = np.clip((length * speeds / (2 * np.pi) - low) / (high - low), 0, 1)
+        speeds = speeds * (kept + (1 - kept) / factor)
+    angles = sx.asarray(positions[:, None] * speeds)
+    return sx.cos(angles), sx.sin(angles)

@@ -3,9 +3,11 @@
     python examples/gpt/train.py
     mpiexec -n 4 python examples/gpt/train.py --mesh data=2,model=2 --plan megatron+zero3
     python examples/gpt/train.py --mesh data=64,model=8 --plan megatron+sp+zero3 --estimate
+    python examples/gpt/train.py --checkpoint FOLDER --save-every 50 [--resume]
 
 The loop is that of one device; the plan says where the pieces lie, and the losses stay those of one rank. A tenth of
-the files is held out for validation. Leaves a picture of the losses and prints a sample.
+the files is held out for validation. Leaves a picture of the losses and prints a sample. A run may be resumed on
+another mesh and by another plan: the checkpoint has global values, and a batch depends on the seed and the step alone.
 """
 
 from __future__ import annotations
@@ -20,12 +22,13 @@ from typing import Any, NamedTuple
 
 import matplotlib
 import numpy as np
-from model import Config, logits, loss, parameters
+from generate import generate
+from model import Config, loss, parameters
 from plans import PLANS, plan
 from tqdm import tqdm
 
 import spmdx as sx
-from spmdx import nn, optim
+from spmdx import checkpoint, nn, optim
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # after the backend is chosen
@@ -70,20 +73,38 @@ def make_step(config: Config, optimizer: optim.GradientTransformation) -> Callab
 
 def sample(params: Any, config: Config, count: int, seed: int = 0) -> str:
     """The prompt and ``count`` bytes more, drawn one by one."""
-    text, draw = list(PROMPT), np.random.default_rng(seed)
-    for _ in range(count):
-        seen = text[-config.length :]
-        window = np.zeros((1, config.length), np.int64)
-        window[0, : len(seen)] = seen
-        scores = logits(params, sx.asarray(window), config)[0, len(seen) - 1].numpy().astype(np.float64)
-        odds = np.exp((scores - scores.max()) / 0.8)
-        text.append(int(draw.choice(config.vocabulary, p=odds / odds.sum())))
-    return bytes(text).decode(errors="replace")
+    prompt = np.frombuffer(PROMPT, np.uint8)[None].astype(np.int64)
+    made = generate(params, config, prompt, count, sx.random.key(seed), temperature=0.8)
+    return (PROMPT + bytes(made.numpy()[0].tolist())).decode(errors="replace")
+
+
+class Progress(NamedTuple):
+    """All that a run is after some steps, and what a checkpoint holds."""
+
+    params: Any
+    state: Any
+    steps: int
+
+
+def start(options: argparse.Namespace, begin: Callable[[], tuple[Any, Any]]) -> Progress:
+    """The beginning, or what the checkpoint holds, of which each rank reads its own blocks."""
+    if not options.resume:
+        return Progress(*begin(), 0)
+    found: Progress = checkpoint.load(file_of(options), Progress(*sx.eval_shape(begin), 0))
+    if found.steps >= options.steps:
+        raise SystemExit(f"The checkpoint has taken {found.steps} steps.\n  Write --steps {2 * found.steps}")
+    return found
+
+
+def file_of(options: argparse.Namespace) -> Path:
+    """The newest checkpoint of a run."""
+    return Path(options.checkpoint) / "latest.safetensors"
 
 
 class Run(NamedTuple):
     """What a run leaves behind."""
 
+    first: int  # steps that were taken before it
     losses: list[float]
     validation: list[tuple[int, float]]
     params: Any
@@ -93,28 +114,35 @@ def train(config: Config, text: Text, options: argparse.Namespace, show: bool) -
     """Train under whatever plan is running."""
     schedule = optim.warmup_cosine_decay_schedule(options.rate, options.steps // 20 + 1, options.steps)
     optimizer = optim.chain(optim.clip_by_global_norm(1.0), optim.adamw(schedule, weight_decay=0.1))
-    params = nn.init(parameters(config), sx.random.key(options.seed), dtype=np.dtype(options.dtype))
-    state, step = optimizer.init(params), make_step(config, optimizer)
-    losses, validation = [], []
-    progress = tqdm(range(options.steps), desc=f"{nn.count(params):,} parameters", disable=not show)
+
+    def begin() -> tuple[Any, Any]:
+        params = nn.init(parameters(config), sx.random.key(options.seed), dtype=np.dtype(options.dtype))
+        return params, optimizer.init(params)
+
+    params, state, first = start(options, begin)
+    step, losses, validation = make_step(config, optimizer), [], []
+    label = f"{nn.count(params):,} parameters"
+    progress = tqdm(range(first, options.steps), label, options.steps, initial=first, disable=not show)
     for i in progress:
-        start = time.perf_counter()
+        begun = time.perf_counter()
         tokens = sx.asarray(batch(text.train, options.batch, config.length, (options.seed, i)))
         params, state, value = step(params, state, tokens)
         losses.append(float(value))
-        rate = options.batch * config.length / (time.perf_counter() - start)
-        if i % options.validate == options.validate - 1 or i == options.steps - 1:
+        rate, last = options.batch * config.length / (time.perf_counter() - begun), i == options.steps - 1
+        if options.checkpoint and (last or i % options.save_every == options.save_every - 1):
+            checkpoint.save(file_of(options), Progress(params, state, i + 1))
+        if last or i % options.validate == options.validate - 1:
             held_out = [batch(text.held_out, options.batch, config.length, (1, k)) for k in range(4)]
             found = [float(loss(params, sx.asarray(tokens), config)) for tokens in held_out]
             validation.append((i + 1, sum(found) / len(found)))
         held = f"{validation[-1][1]:.3f}" if validation else "-"
         progress.set_postfix(loss=f"{losses[-1]:.3f}", held_out=held, tokens_per_second=f"{rate:,.0f}")
-    return Run(losses, validation, params)
+    return Run(first, losses, validation, params)
 
 
 def picture(run: Run, path: str, title: str) -> None:
     """The losses, as a PNG."""
-    plt.plot(range(1, len(run.losses) + 1), run.losses, label="training")
+    plt.plot(range(run.first + 1, run.first + len(run.losses) + 1), run.losses, label="training")
     plt.plot(*zip(*run.validation), "o-", label="held out")
     plt.xlabel("step")
     plt.ylabel("loss, nats a byte")
@@ -123,8 +151,8 @@ def picture(run: Run, path: str, title: str) -> None:
     plt.savefig(path, dpi=120)
 
 
-def arguments() -> argparse.Namespace:
-    """What the command line says."""
+def arguments(words: list[str] | None = None) -> argparse.Namespace:
+    """What the command line says, or the words given."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--mesh", default="data=-1,model=1", help="axes and sizes, as data=2,model=2")
     parser.add_argument("--plan", default="dp", help=f"of {', '.join(PLANS)}, joined by +")
@@ -136,9 +164,17 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--validate", type=int, default=50, help="steps between validations")
     parser.add_argument("--sample", type=int, default=200, help="bytes to generate at the end")
     parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--checkpoint", help="the folder for checkpoints, on a file system that all ranks share")
+    parser.add_argument("--save-every", type=int, default=100, help="steps between checkpoints")
+    parser.add_argument("--resume", action="store_true", help="go on from the checkpoint; the other options as before")
     parser.add_argument("--plot", default="gpt-loss.png", help="where the picture goes")
     parser.add_argument("--estimate", action="store_true", help="print what a step would move, and stop")
-    return parser.parse_args()
+    options = parser.parse_args(words)
+    if options.resume and not options.checkpoint:
+        parser.error("--resume needs the folder with the checkpoint: --checkpoint FOLDER --resume")
+    if options.checkpoint:
+        Path(options.checkpoint).mkdir(parents=True, exist_ok=True)
+    return options
 
 
 def main() -> None:
