@@ -171,8 +171,9 @@ class Spmdx:
 
 
 def network_arrays(width: int) -> tuple[Any, ...]:
+    """A batch of 64, and the two layers' weights."""
     draw = np.random.default_rng(2)
-    shapes = (width, width), (width, 4 * width), (4 * width, width)
+    shapes = (64, width), (width, 4 * width), (4 * width, width)
     return tuple(draw.standard_normal(shape).astype(np.float32) / width**0.5 for shape in shapes)
 
 
@@ -455,7 +456,7 @@ def work(options: argparse.Namespace) -> None:
     libraries = [LIBRARIES[name](ranks, options.threads) for name in names]
     report = Report("train")
     case = {"model": "GPT", "ranks": ranks.size, "threads": options.threads}
-    rounds = 3 if options.quick else 11
+    rounds = 4 if options.quick else 15
     run(case, {name: step for lib in libraries for name, step in lib.gpt().items()}, ranks, rounds, report)
     for ours, other, least in GPT_BARS[ranks.size, options.threads]:
         bar(report, case, ours, other, least)
