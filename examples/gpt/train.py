@@ -122,7 +122,7 @@ def train(config: Config, text: Text, options: argparse.Namespace, show: bool) -
     params, state, first = start(options, begin)
     step, losses, validation = make_step(config, optimizer), [], []
     label = f"{nn.count(params):,} parameters"
-    progress = tqdm(range(first, options.steps), label, options.steps, initial=first, disable=not show)
+    progress = tqdm(range(first, options.steps), label, options.steps, initial=first, disable=None if show else True)
     for i in progress:
         begun = time.perf_counter()
         tokens = sx.asarray(batch(text.train, options.batch, config.length, (options.seed, i)))
