@@ -1,4 +1,4 @@
-"""What the training programs in vit/ and dit/ share: command line, optimizer, step and picture."""
+"""What the training programs in gpt/, vit/ and dit/ share: command line, optimizer, step and picture."""
 
 from __future__ import annotations
 

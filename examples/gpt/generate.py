@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 from from_hf import load
 from model import Config, extend
-from plans import PLANS, plan
+from plans import plan
 
 import spmdx as sx
+from spmdx import plans
 
 
 def generate(
@@ -54,7 +55,7 @@ def main() -> None:
     parser.add_argument("folder")
     parser.add_argument("text")
     parser.add_argument("--mesh", default="model=-1", help="axes and sizes, as data=2,model=2")
-    parser.add_argument("--plan", default="megatron", help=f"of {', '.join(PLANS)}, joined by +")
+    parser.add_argument("--plan", default="megatron", help=f"of {', '.join(plans.WORDS)}, joined by +")
     parser.add_argument("--count", type=int, default=100, help="tokens to generate")
     parser.add_argument("--length", type=int, default=1024, help="the longest sequence that the model sees")
     parser.add_argument("--temperature", type=float, default=0.8)

@@ -1,8 +1,8 @@
-"""Where the pieces of the models in model.py lie: one line of words for each way, combined by `|`."""
+"""Where the pieces of the models in model.py lie."""
 
 from __future__ import annotations
 
-from spmdx.plans import Plan, data_parallel, sequence_parallel, tensor_parallel, zero1, zero2, zero3
+from spmdx.plans import Plan, parse
 
 DIMS = {  # the dimension that tensor parallelism divides: heads, hidden units, vocabulary
     "blocks.*.[qkv]": 1,
@@ -15,19 +15,8 @@ DIMS = {  # the dimension that tensor parallelism divides: heads, hidden units, 
     "outer.tokens": 0,
     "outer.head": 0,
 }
-PLANS = {
-    "dp": data_parallel("data"),
-    "megatron": tensor_parallel("model", DIMS),
-    "sp": sequence_parallel("model"),
-    "zero1": zero1("data"),
-    "zero2": zero2("data"),
-    "zero3": zero3("data"),
-}
 
 
 def plan(words: str) -> Plan:
     """The plan that is asked for: ``"megatron+zero3"``."""
-    made = Plan()
-    for word in words.split("+"):
-        made = made | PLANS[word]
-    return made
+    return parse(words, DIMS)

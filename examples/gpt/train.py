@@ -13,6 +13,7 @@ another mesh and by another plan: the checkpoint has global values, and a batch 
 from __future__ import annotations
 
 import argparse
+import sys
 import sysconfig
 import time
 import zlib
@@ -20,18 +21,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import matplotlib
 import numpy as np
 from generate import generate
 from model import Config, loss, parameters
-from plans import PLANS, plan
+from plans import plan
 from tqdm import tqdm
 
 import spmdx as sx
-from spmdx import checkpoint, nn, optim
+from spmdx import checkpoint, nn
 
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt  # after the backend is chosen
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from common import adamw, make_step, parser, picture
 
 PROMPT = b"def read(self, size=-1):\n    "
 
@@ -57,18 +57,6 @@ def batch(text: Any, size: int, length: int, seed: tuple[int, ...]) -> Any:
     """Pieces of the text, the same on every rank: integers [size, length + 1]."""
     starts = np.random.default_rng(seed).integers(0, len(text) - length - 1, size)
     return text[starts[:, None] + np.arange(length + 1)].astype(np.int64)
-
-
-def make_step(config: Config, optimizer: optim.GradientTransformation) -> Callable[..., Any]:
-    """A step of training: ``step(params, state, tokens) -> (params, state, loss)``."""
-    gradient = sx.value_and_grad(lambda params, tokens: loss(params, tokens, config))
-
-    def step(params: Any, state: Any, tokens: Any) -> tuple[Any, Any, sx.Array]:
-        value, grads = gradient(params, tokens)
-        updates, state = optimizer.update(grads, state, params)
-        return optim.apply_updates(params, updates), state, value
-
-    return step
 
 
 def sample(params: Any, config: Config, count: int, seed: int = 0) -> str:
@@ -112,15 +100,15 @@ class Run(NamedTuple):
 
 def train(config: Config, text: Text, options: argparse.Namespace, show: bool) -> Run:
     """Train under whatever plan is running."""
-    schedule = optim.warmup_cosine_decay_schedule(options.rate, options.steps // 20 + 1, options.steps)
-    optimizer = optim.chain(optim.clip_by_global_norm(1.0), optim.adamw(schedule, weight_decay=0.1))
+    optimizer = adamw(options, weight_decay=0.1)
 
     def begin() -> tuple[Any, Any]:
         params = nn.init(parameters(config), sx.random.key(options.seed), dtype=np.dtype(options.dtype))
         return params, optimizer.init(params)
 
     params, state, first = start(options, begin)
-    step, losses, validation = make_step(config, optimizer), [], []
+    step = make_step(lambda params, tokens: loss(params, tokens, config), optimizer)
+    losses, validation = [], []
     label = f"{nn.count(params):,} parameters"
     progress = tqdm(range(first, options.steps), label, options.steps, initial=first, disable=None if show else True)
     for i in progress:
@@ -140,38 +128,18 @@ def train(config: Config, text: Text, options: argparse.Namespace, show: bool) -
     return Run(first, losses, validation, params)
 
 
-def picture(run: Run, path: str, title: str) -> None:
-    """The losses, as a PNG."""
-    plt.plot(range(run.first + 1, run.first + len(run.losses) + 1), run.losses, label="training")
-    plt.plot(*zip(*run.validation), "o-", label="held out")
-    plt.xlabel("step")
-    plt.ylabel("loss, nats a byte")
-    plt.title(title)
-    plt.legend()
-    plt.savefig(path, dpi=120)
-
-
 def arguments(words: list[str] | None = None) -> argparse.Namespace:
     """What the command line says, or the words given."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--mesh", default="data=-1,model=1", help="axes and sizes, as data=2,model=2")
-    parser.add_argument("--plan", default="dp", help=f"of {', '.join(PLANS)}, joined by +")
-    parser.add_argument("--form", choices=["gpt2", "llama"], default="gpt2")
-    for name, value in (("layers", 4), ("width", 128), ("heads", 8), ("length", 128), ("batch", 16), ("seed", 0)):
-        parser.add_argument(f"--{name}", type=int, default=value)
-    parser.add_argument("--steps", type=int, default=200)
-    parser.add_argument("--rate", type=float, default=3e-3, help="the highest learning rate")
-    parser.add_argument("--validate", type=int, default=50, help="steps between validations")
-    parser.add_argument("--sample", type=int, default=200, help="bytes to generate at the end")
-    parser.add_argument("--dtype", default="float32")
-    parser.add_argument("--checkpoint", help="the folder for checkpoints, on a file system that all ranks share")
-    parser.add_argument("--save-every", type=int, default=100, help="steps between checkpoints")
-    parser.add_argument("--resume", action="store_true", help="go on from the checkpoint; the other options as before")
-    parser.add_argument("--plot", default="gpt-loss.png", help="where the picture goes")
-    parser.add_argument("--estimate", action="store_true", help="print what a step would move, and stop")
-    options = parser.parse_args(words)
+    sizes = {"layers": 4, "width": 128, "heads": 8, "length": 128, "batch": 16}
+    counts = {"validate": 50, "sample": 200}  # steps between validations; bytes to generate at the end
+    command = parser(__doc__, steps=200, rate=3e-3, plot="gpt-loss.png", **sizes, **counts)
+    command.add_argument("--form", choices=["gpt2", "llama"], default="gpt2")
+    command.add_argument("--checkpoint", help="the folder for checkpoints, on a file system that all ranks share")
+    command.add_argument("--save-every", type=int, default=100, help="steps between checkpoints")
+    command.add_argument("--resume", action="store_true", help="go on from the checkpoint; the other options as before")
+    options = command.parse_args(words)
     if options.resume and not options.checkpoint:
-        parser.error("--resume needs the folder with the checkpoint: --checkpoint FOLDER --resume")
+        command.error("--resume needs the folder with the checkpoint: --checkpoint FOLDER --resume")
     if options.checkpoint:
         Path(options.checkpoint).mkdir(parents=True, exist_ok=True)
     return options
@@ -180,23 +148,23 @@ def arguments(words: list[str] | None = None) -> argparse.Namespace:
 def main() -> None:
     """Train, validate, sample, draw."""
     options = arguments()
-    sizes = {name: int(size) for name, size in (entry.split("=") for entry in options.mesh.split(","))}
     width, heads = options.width, options.heads
     config = Config(options.form, 256, options.length, width, options.layers, heads, heads, 4 * width)
     chosen = plan(options.plan)
     if options.estimate:
         tokens = np.zeros((options.batch, config.length + 1), np.int64)
         gradient = sx.value_and_grad(lambda params, tokens: loss(params, tokens, config))
-        print(chosen.estimate(gradient, parameters(config), tokens, mesh=sizes, dtype=options.dtype))
+        print(chosen.estimate(gradient, parameters(config), tokens, mesh=options.mesh, dtype=options.dtype))
         return
-    mesh = sx.make_mesh(sizes)
+    mesh = sx.make_mesh(options.mesh)
     with chosen.on(mesh) as running:
         run = train(config, standard_library(), options, show=mesh.rank == 0)
         text = sample(run.params, config, options.sample)
     if mesh.rank == 0:
         print(chosen.check(parameters(config), running.used))
         print(f"loss {run.losses[-1]:.4f}, held out {run.validation[-1][1]:.4f} nats a byte\n\n{text}")
-        picture(run, options.plot, f"{options.form} on {mesh.size} ranks, {options.plan}")
+        curves = {"training": list(enumerate(run.losses, run.first + 1)), "held out": run.validation}
+        picture(options.plot, f"{options.form} on {mesh.size} ranks, {options.plan}", "loss, nats a byte", curves)
 
 
 if __name__ == "__main__":

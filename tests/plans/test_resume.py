@@ -10,6 +10,7 @@ import pytest
 from tiny_gpt import TINY, plans
 
 import spmdx as sx
+from spmdx import optim
 from spmdx.testing import spmd
 
 pytest.importorskip("matplotlib", reason="the extra [examples] is not installed")
@@ -79,6 +80,6 @@ def test_what_cannot_be_resumed(tmp_path: Path, capsys: pytest.CaptureFixture[st
 
 def begin() -> Any:
     with plans.plan("dp").on(sx.make_mesh({"data": 1}, device="sim")):
-        optimizer = train.optim.chain(train.optim.clip_by_global_norm(1.0), train.optim.adamw(1e-3))
+        optimizer = optim.chain(optim.clip_by_global_norm(1.0), optim.adamw(1e-3))
         params = train.nn.init(train.parameters(CONFIG), sx.random.key(0), dtype=np.float32)
         return params, optimizer.init(params)
