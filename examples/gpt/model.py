@@ -110,14 +110,13 @@ def _attention(config: Config, positions: Any) -> Callable[..., Any]:
     ``past`` is the layer's part of a cache: None keeps nothing, () begins one.
     """
     table = None if config.form == "gpt2" else _rotations(config, positions)
-    seen = positions[:, None] >= np.arange(config.length)
 
     def attend(q: sx.Array, k: sx.Array, v: sx.Array, past: Any) -> tuple[sx.Array, Any]:
         if table is not None:
             q, k = nn.rope(q, table=table), nn.rope(k, table=table)
         if past:
             k, v = (old.at[:, positions].set(new) for old, new in zip(past, (k, v)))
-            return nn.attention(q, k, v, mask=seen), (k, v)
+            return nn.attention(q, k, v, mask=positions[:, None] >= np.arange(config.length)), (k, v)
         found = nn.attention(q, k, v, causal=True)
         if past is None:
             return found, None
