@@ -209,6 +209,20 @@ def test_other_models(change: dict[str, Any], says: str, tmp_path: Path) -> None
         from_hf.load(tmp_path)
 
 
+def test_older_configs(tmp_path: Path) -> None:
+    """Before version 5 of transformers, rotations stood in two places."""
+
+    def read(config: dict[str, Any]) -> Any:
+        (tmp_path / "config.json").write_text(json.dumps(config))
+        return from_hf.read_config(tmp_path)
+
+    plain = {k: v for k, v in LLAMA.items() if k != "rope_parameters"}
+    turns = {k: v for k, v in TURNS.items() if k != "rope_theta"}
+    assert read({**plain, "rope_theta": 50.0, "rope_scaling": turns}) == read(LLAMA)
+    assert read({**plain, "rope_theta": 50.0, "rope_scaling": None}) == read(LLAMA)._replace(stretch=None)
+    assert read(plain).base == 10000.0
+
+
 @pytest.mark.parametrize("form", ["gpt2", "llama", "llama, tied"])
 def test_transformers(form: str, tmp_path: Path) -> None:
     """Close: 1e-4, in float32; and the same tokens, greedily."""
