@@ -16,7 +16,8 @@ from spmdx.runtime.world import launched
 
 pytestmark = pytest.mark.skipif(launched() is not None, reason="the pages start their own ranks")
 MPIEXEC = Path(sys.executable).with_name("mpiexec")
-ELSEWHERE = re.compile(r"#|module load |pip install |srun ")  # commands of clusters and registries, which are not run
+# Commands of clusters, registries and other environments, which are not run
+ELSEWHERE = re.compile(r"#|module load |(other/bin/)?pip install |srun |python -m venv other|SPMDX_OPENMPI=other ")
 NAMES = [str(page.relative_to(pages.DOCS)) for page in pages.pages()]
 COMMANDS = [(name, *command) for name in NAMES for command in pages.commands((pages.DOCS / name).read_text())]
 
