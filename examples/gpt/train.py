@@ -98,7 +98,7 @@ class Run(NamedTuple):
     params: Any
 
 
-def train(config: Config, text: Text, options: argparse.Namespace, show: bool) -> Run:
+def train(config: Config, text: Text, options: argparse.Namespace, hide: bool | None) -> Run:
     """Train under whatever plan is running."""
     optimizer = adamw(options, weight_decay=0.1)
 
@@ -110,7 +110,7 @@ def train(config: Config, text: Text, options: argparse.Namespace, show: bool) -
     step = make_step(lambda params, tokens: loss(params, tokens, config), optimizer)
     losses, validation = [], []
     label = f"{nn.count(params):,} parameters"
-    progress = tqdm(range(first, options.steps), label, options.steps, initial=first, disable=None if show else True)
+    progress = tqdm(range(first, options.steps), label, options.steps, initial=first, disable=hide)
     for i in progress:
         begun = time.perf_counter()
         tokens = sx.asarray(batch(text.train, options.batch, config.length, (options.seed, i)))
@@ -158,7 +158,7 @@ def main() -> None:
         return
     mesh = sx.make_mesh(options.mesh)
     with chosen.on(mesh) as running:
-        run = train(config, standard_library(), options, show=mesh.rank == 0)
+        run = train(config, standard_library(), options, hide=None if mesh.rank == 0 else True)
         text = sample(run.params, config, options.sample)
     if mesh.rank == 0:
         print(chosen.check(parameters(config), running.used))

@@ -16,7 +16,7 @@ import plan_lines
 ROOT = plan_lines.ROOT
 BAR = 15
 NAMES = {"batch", "outer", "block", "residual", "normed"}  # as the page says
-PLACES = {"mesh", "rank", "coordinate", "placement", "spec", "block", "plan", "chosen", "running"}
+PLACES = {"mesh", "rank", "coordinate", "placement", "spec", "block", "plan", "chosen", "running", "show", "hide"}
 MODULES = {"gpt": load("gpt", "plans"), "vit": VIT, "dit": DIT}
 MODELS = [ROOT / "examples" / name for name in ("gpt/model.py", "vit/model.py", "dit/model.py", "dit/diffusion.py")]
 PROGRAMS = [ROOT / "examples" / name / "train.py" for name in ("gpt", "vit", "dit")]

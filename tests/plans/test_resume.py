@@ -34,7 +34,7 @@ def run(folder: Path, words: str, axes: dict[str, int], *more: str) -> list[Any]
 
     def on_rank() -> Any:
         with plans.plan(words).on(sx.make_mesh(axes)):
-            made = train.train(CONFIG, TEXT, options, show=False)
+            made = train.train(CONFIG, TEXT, options, hide=True)
             return made.losses, [x.numpy().tobytes() for x in sx.tree.leaves(made.params)]
 
     return spmd(int(np.prod(list(axes.values()))))(on_rank)()
