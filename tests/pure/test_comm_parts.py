@@ -116,7 +116,8 @@ def test_a_node_of_many_ranks_shares_memory() -> None:
     assert got == {r: ([100 * i + r for i in range(p)], [p * (p - 1) // 2] * 3) for r in range(p)}
 
 
-def test_memory_of_a_result_is_used_again_when_its_views_are_gone() -> None:
+def test_memory_of_a_result_is_used_again_when_its_views_are_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "_free", {})  # nothing of earlier tests
     first = pool.take(500_000, np.float64)
     address = first.ctypes.data
     view = first[10:20].reshape(2, 5)

@@ -21,7 +21,7 @@ def words(key: tuple[int, ...], index: Any) -> tuple[Any, Any]:
         for r in ROTATIONS[group % 2]:
             x0 = x0 + x1
             x1 = (x1 << U32(r) | x1 >> U32(32 - r)) ^ x0
-        x0, x1 = x0 + k[(group + 1) % 3], x1 + (k[(group + 2) % 3] + U32(group + 1))
+        x0, x1 = x0 + k[(group + 1) % 3], x1 + k[(group + 2) % 3] + U32(group + 1)
     return x0, x1
 
 
