@@ -80,11 +80,10 @@ def decide(operation: Operation, operands: tuple[Any, ...], static: Mapping[str,
     shapes = [s.shape for s in specs]
     if operation.prepare is not None:
         static = operation.prepare(*shapes, **static)
-    rule = operation.rule
-    form: str | Form = rule if isinstance(rule, str) else rule(*shapes, **static)
+    form: str | Form = operation.rule if isinstance(operation.rule, str) else operation.rule(*shapes, **static)
     bound = bind(form, shapes, operation.name)
     own = operation.traits._replace(stay=stay)
-    kinds = (*(x.dtype if isinstance(x, Array) else type(x) for x in operands), repr(static))
+    kinds = (*(x.dtype if isinstance(x, Array) else type(x) for x in operands), repr([*map(_unsized, static.values())]))
     known = None if mesh.device == "sim" else operation.dtypes.get(kinds)
     for traits in (own, own._replace(finish=True)):
         decision = propagate(bound, specs, traits, mesh)
@@ -100,6 +99,13 @@ def decide(operation: Operation, operands: tuple[Any, ...], static: Mapping[str,
     spec = output.replace(dtype=dtype)
     plans = decision.plans if any(decision.plans) else None
     return Entry(run, spec, static, plans, decision)
+
+
+def _unsized(value: Any) -> Any:
+    """A static argument as far as a dtype may depend on it: which numbers a shape or an index holds says nothing."""
+    if isinstance(value, (tuple, list)):
+        return ["n" if type(v) is int else _unsized(v) for v in value]
+    return slice if isinstance(value, slice) else value
 
 
 def _weak(x: Any, dtype: np.dtype[Any]) -> bool:
