@@ -87,7 +87,7 @@ def decide(operation: Operation, operands: tuple[Any, ...], static: Mapping[str,
     known = None if mesh.device == "sim" else operation.dtypes.get(kinds)
     for traits in (own, own._replace(finish=True)):
         decision = propagate(bound, specs, traits, mesh)
-        output = make(mesh, bound.shape, np.dtype("u1"), decision.layouts, decision.partial, decision.op)
+        output = make(mesh, bound.shape, known or np.dtype("u1"), decision.layouts, decision.partial, decision.op)
         run = _runner(operation, mesh, decision, output, operands, static)
         dry = context.get().dry
         dtype = known or (dry.dtype(operation, bound, operands, static) if dry else None)
@@ -96,7 +96,7 @@ def decide(operation: Operation, operands: tuple[Any, ...], static: Mapping[str,
         if all(_commutes(w, dtype, traits) for w in partial):
             break
     operation.dtypes[kinds] = dtype
-    spec = output.replace(dtype=dtype)
+    spec = output if known else output.replace(dtype=dtype)
     plans = decision.plans if any(decision.plans) else None
     return Entry(run, spec, static, plans, decision)
 

@@ -66,11 +66,11 @@ def propagate(bound: Bound, specs: Sequence[Spec], traits: Traits, mesh: Mesh) -
                 return decision
     best: tuple[tuple[int, int, int], Decision] | None = None
     for choices in product(*(_choices(bound, specs, traits, a) for a in active)):
-        for decision, rank in _decide(bound, specs, traits, mesh, dict(zip(active, choices))):
+        for decision, guess in _decide(bound, specs, traits, mesh, dict(zip(active, choices))):
+            rank = decision.bytes, guess.largest_block, len(decision.partial)
             if best is None or rank < best[0]:
                 best = rank, decision
-    if best is None:  # cannot happen: every axis unused is always allowed
-        raise AssertionError("no placement allowed")
+    assert best is not None, "every axis unused is always allowed"
     return best[1]
 
 
@@ -116,8 +116,9 @@ def _choices(bound: Bound, specs: Sequence[Spec], traits: Traits, axis: str) -> 
 
 def _decide(
     bound: Bound, specs: Sequence[Spec], traits: Traits, mesh: Mesh, choices: dict[str, Choice]
-) -> Iterator[tuple[Decision, tuple[int, int, int]]]:
-    """The decisions (one for each way to lay out the chosen factors) that follow from a choice for every axis."""
+) -> Iterator[tuple[Decision, Spec]]:
+    """The decisions that follow from a choice for every axis, one for each way to lay out the chosen factors, and what
+    the output would be."""
     through = {a: c for a, c in choices.items() if isinstance(c, tuple)}
     factors: dict[str, tuple[str, ...]] = {}
     for axis, choice in choices.items():
@@ -143,12 +144,12 @@ def _decide(
         guess = make(mesh, bound.shape, widest, out)
         moved = sum(map(cost, plans)) + _to_finish(guess, reduced, mesh) + _growth(specs, wanted, guess, through)
         decision = Decision(plans, tuple(wanted), guess.layouts, axes, op if axes else None, moved)
-        yield decision, (moved, guess.largest_block, len(axes))
+        yield decision, guess
 
 
 def _to_finish(spec: Spec, axes: Iterable[str], mesh: Mesh) -> int:
-    p = math.prod(mesh.shape[a] for a in axes)
-    return 2 * spec.largest_block * spec.dtype.itemsize * (p - 1) // p
+    p = math.prod([mesh.shape[a] for a in axes])
+    return 2 * spec.largest_block * spec.dtype.itemsize * (p - 1) // p if p > 1 else 0
 
 
 def _growth(specs: Sequence[Spec], wanted: Sequence[Spec], out: Spec, through: dict[str, Through]) -> int:
