@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import product
+from operator import itemgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -64,14 +65,12 @@ def propagate(bound: Bound, specs: Sequence[Spec], traits: Traits, mesh: Mesh) -
         for decision, _ in _decide(bound, specs, traits, mesh, dict(zip(active, natural))):
             if decision.bytes == 0 or (traits.stay and not any(map(cost, decision.plans))):
                 return decision
-    best: tuple[tuple[int, int, int], Decision] | None = None
-    for choices in product(*(_choices(bound, specs, traits, a) for a in active)):
-        for decision, guess in _decide(bound, specs, traits, mesh, dict(zip(active, choices))):
-            rank = decision.bytes, guess.largest_block, len(decision.partial)
-            if best is None or rank < best[0]:
-                best = rank, decision
-    assert best is not None, "every axis unused is always allowed"
-    return best[1]
+    found = (
+        (decision, (decision.bytes, output.largest_block, len(decision.partial)))
+        for choices in product(*(_choices(bound, specs, traits, a) for a in active))
+        for decision, output in _decide(bound, specs, traits, mesh, dict(zip(active, choices)))
+    )  # never empty: every axis unused is always allowed
+    return min(found, key=itemgetter(1))[0]
 
 
 def _natural(bound: Bound, specs: Sequence[Spec], traits: Traits, active: list[str]) -> list[Choice] | None:
