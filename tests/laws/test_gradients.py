@@ -2,8 +2,8 @@
 pieces lie they are what they are on one rank, at home where their values are.
 
 Which combinations of placements are tried: on {2} and {3} the whole product, for one input and for two; for more all
-pairs. On {2, 2} every placement of every input once. The slow half: whole products up to 25,000 combinations, beyond
-these all pairs.
+pairs. On {2, 2} every plain placement of every input once (divided as numpy.array_split does, or Partial). The slow
+half: whole products up to 25,000 combinations, beyond these all pairs.
 """
 
 from __future__ import annotations
@@ -127,8 +127,11 @@ def check_gradients(case: Case, sizes: tuple[int, ...], combinations: Iterable[C
 @each_mesh
 @each_case
 def test_gradients_wherever_the_pieces_lie(case: Case, sizes: tuple[int, ...]) -> None:
-    each = placements(case, simulated(*sizes), OPS)
-    check_gradients(case, sizes, tried(each, WHOLE) if len(sizes) == 1 else each_once(each))
+    mesh = simulated(*sizes)
+    if len(sizes) == 1:
+        check_gradients(case, sizes, tried(placements(case, mesh, OPS), WHOLE))
+    else:
+        check_gradients(case, sizes, each_once(placements(case, mesh, OPS, ("default",))))
 
 
 @pytest.mark.slow

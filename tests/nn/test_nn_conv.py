@@ -12,7 +12,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from common import FOUR, TWO, close, draw, gradients, put, slope, verbs, weighted
+from helpers import FOUR, TWO, close, draw, gradients, put, slope, verbs, weighted
 
 import spmdx as sx
 from spmdx import nn

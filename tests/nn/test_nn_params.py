@@ -11,7 +11,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from common import ALONE, FOUR, TWO, close, draw, put, verbs
+from helpers import ALONE, FOUR, TWO, close, draw, put, verbs
 
 import spmdx as sx
 from spmdx import nn, optim, tree
