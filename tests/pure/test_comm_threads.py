@@ -53,7 +53,7 @@ def quickly(program: Any, n: int, error: type[BaseException], match: str) -> Bas
     start = time.monotonic()
     with pytest.raises(error, match=match) as caught:
         spmd(n)(program)()
-    assert time.monotonic() - start < 1.5
+    assert time.monotonic() - start < 5
     return caught.value
 
 
@@ -84,7 +84,7 @@ def test_rank_that_returns_early() -> None:
         if worlds.current().rank:
             group().all_reduce(np.ones(2), "sum")
 
-    quickly(program, 3, RanksDisagree, r"(?s)rank 1 waits in all_reduce sum.*rank 0 has returned")
+    quickly(program, 3, RanksDisagree, r"(?s)rank [12] waits in all_reduce sum.*rank 0 has returned")
 
 
 def test_rank_that_returns_while_one_receives() -> None:
