@@ -136,6 +136,24 @@ METHODS = {
     "partition": "x.sort()",
 }
 
+# What numpy.random, jax.random and torch have, and spmdx.random has not.
+RANDOM = {
+    "seed": "key = sx.random.key(seed), which every draw takes; or rng = sx.random.default_rng(seed)",
+    "manual_seed": "key = sx.random.key(seed), which every draw takes; or rng = sx.random.default_rng(seed)",
+    "PRNGKey": "sx.random.key(seed)",
+    "RandomState": "sx.random.default_rng(seed)",
+    "rand": "sx.random.uniform(key, shape), or rng.random(shape)",
+    "random": "sx.random.uniform(key, shape), or rng.random(shape)",
+    "random_sample": "sx.random.uniform(key, shape), or rng.random(shape)",
+    "randn": "sx.random.normal(key, shape), or rng.normal(size=shape)",
+    "standard_normal": "sx.random.normal(key, shape), or rng.standard_normal(shape)",
+    "integers": "sx.random.randint(key, shape, low, high), or rng.integers(low, high, shape)",
+    "random_integers": "sx.random.randint(key, shape, low, high + 1)",
+    "standard_exponential": "sx.random.exponential(key, shape)",
+    "standard_t": "sx.random.t(key, shape, df)",
+    "multivariate_hypergeometric": "np.random.default_rng(seed) on every rank, and sx.asarray of what it gives",
+}
+
 
 def line_for(name: str, module: str = "np") -> str:
     """The line to write instead of a name. ``module``: where NumPy has it."""
@@ -149,6 +167,15 @@ def no_such_name(name: str) -> AttributeError:
     if name[:1] == "_" or (place is None and name not in INSTEAD):
         return AttributeError(message)
     return MissingName(message, line_for(name, (place or np).__name__.replace("numpy", "np")))
+
+
+def no_such_draw(name: str) -> AttributeError:
+    """The error for a name that spmdx.random does not have."""
+    message = f"module 'spmdx.random' has no attribute {name!r}."
+    known = name in RANDOM or hasattr(np.random, name)
+    if name[:1] == "_" or not known:
+        return AttributeError(message)
+    return MissingName(message, RANDOM.get(name) or "a function of sx.random.uniform(key, shape), or sx.asarray(value)")
 
 
 def no_such_attribute(name: str) -> AttributeError:

@@ -1,5 +1,7 @@
 """Random values that are the same for every mesh, placement, number of ranks and of threads, to the last bit."""
 
+import typing as _typing
+
 from spmdx.random.discrete import binomial, geometric, poisson, rademacher
 from spmdx.random.distributions import beta, chisquare, gamma, lognormal, pareto, t, truncated_normal, weibull
 from spmdx.random.draw import (
@@ -63,3 +65,11 @@ __all__ = [
     "weibull",
     "wrap_key_data",
 ]
+
+
+if not _typing.TYPE_CHECKING:
+
+    def __getattr__(attribute):
+        from spmdx.ops.missing import no_such_draw  # read only when somebody asks
+
+        raise no_such_draw(attribute)

@@ -61,6 +61,8 @@ def test_meshes_and_blocks(call: Any, line: str) -> None:
 
 
 def test_missing_names_say_what_to_write() -> None:
+    says(lambda: sx.random.rand, AttributeError, "no attribute 'rand'", "Write sx.random.uniform(key, shape), or rng")
+    says(lambda: sx.random.hypergeometric, AttributeError, "Write a function of sx.random.uniform(key, shape), or")
     says(lambda: sx.median, AttributeError, "no attribute 'median'", "Write sx.sort(x, axis=0)[len(x) // 2]")
     says(lambda: sx.linalg.solve(1), AttributeError, "Write np.linalg.solve(a.numpy(), b.numpy())")
     says(lambda: sx.lstsq, AttributeError, "Write np.linalg.lstsq(x.numpy()), where the value fits one rank")
