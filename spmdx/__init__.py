@@ -66,11 +66,11 @@ __version__ = "0.1.0"
 __array_api_version__ = "2024.12"
 e, pi, inf, nan, newaxis = 2.718281828459045, 3.141592653589793, float("inf"), float("nan"), None
 
-_LATER = ("checkpoint", "nn", "optim")  # imported when they are first used: programs without them start quicker
+_LATER = ("checkpoint", "cuda", "nn", "optim")  # imported when they are first used: programs without them start quicker
 _MODULES = ("debug", "errors", "random", "testing", *_LATER)
 
 if _typing.TYPE_CHECKING:
-    from spmdx import checkpoint, nn, optim
+    from spmdx import checkpoint, cuda, nn, optim
 else:
 
     def __getattr__(attribute):

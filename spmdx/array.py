@@ -10,6 +10,7 @@ import numpy as np
 from spmdx.errors import MeshError, SpmdxError
 from spmdx.mesh import Mesh
 from spmdx.placement import Placement
+from spmdx.runtime import memory
 from spmdx.spec import Spec
 
 Block = Any
@@ -82,7 +83,7 @@ class Array:
         if isinstance(self._block, tuple):
             return f"Array({self.spec!r}; blocks of {len(self._block)} simulated ranks)"
         whole = "" if self.spec.replicated else f"; block {list(self._block.shape)} of rank {self.mesh.rank}"
-        return f"Array({self.spec!r}{whole}\n{np.array2string(self._block, threshold=100)})"
+        return f"Array({self.spec!r}{whole}\n{np.array2string(memory.host(self._block), threshold=100)})"
 
     __str__ = __repr__
 

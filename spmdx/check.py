@@ -17,6 +17,7 @@ import numpy as np
 from spmdx import context
 from spmdx.errors import RanksDisagree, SpmdxError
 from spmdx.mesh import Mesh
+from spmdx.runtime import memory
 
 RUNNING, FAILED = 0, 1
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
@@ -44,9 +45,10 @@ def same(mesh: Mesh, what: str, value: Any = None) -> None:
     code = zlib.crc32(_ADDRESS.sub("", what).encode())
     if value is not None:
         code = zlib.crc32(
-            np.ascontiguousarray(value).tobytes(), zlib.crc32(f"{value.dtype} {value.shape}".encode(), code)
+            np.ascontiguousarray(memory.host(value)).tobytes(),
+            zlib.crc32(f"{value.dtype} {value.shape}".encode(), code),
         )
-    group = context.world().comm(mesh).group(mesh.axis_names)
+    group = context.world().comm(mesh.host).group(mesh.axis_names)
     codes = np.concatenate(group.all_gather(np.array([code], np.int64), [1] * mesh.size))
     if (codes != code).any():
         other = int(np.argmax(codes != code))
@@ -66,7 +68,7 @@ def together(mesh: Mesh, what: str, run: Callable[[], Any]) -> Any:
         result = run()
     except Exception as raised:  # told to the other ranks, then raised again
         error = raised
-    group = context.world().comm(mesh).group(mesh.axis_names)
+    group = context.world().comm(mesh.host).group(mesh.axis_names)
     flag = np.array([RUNNING if error is None else FAILED], np.int64)
     flags = np.concatenate(group.all_gather(flag, [1] * mesh.size))
     if error is not None:

@@ -17,6 +17,7 @@ from spmdx.mesh import Coordinate, Mesh
 from spmdx.plan import Step
 from spmdx.propagate import Decision, Traits, propagate
 from spmdx.rule import Form, bind
+from spmdx.runtime import memory
 from spmdx.spec import Interval, Spec, make, place
 
 if TYPE_CHECKING:
@@ -38,9 +39,9 @@ class Bounds(NamedTuple):
         return tuple(sum(b - a for a, b in pieces) for pieces in self.output)
 
     @staticmethod
-    def indices(pieces: tuple[Interval, ...]) -> Any:
+    def indices(pieces: tuple[Interval, ...], xp: Any = np) -> Any:
         """The global indices along one dimension, as an int64 vector."""
-        return np.concatenate([np.arange(a, b, dtype=np.int64) for a, b in pieces] or [np.empty(0, np.int64)])
+        return xp.concatenate([xp.arange(a, b, dtype=np.int64) for a, b in pieces] or [xp.empty(0, np.int64)])
 
 
 class Entry(NamedTuple):
@@ -64,7 +65,7 @@ def constant(value: Any, mesh: Mesh) -> Array:
     block = np.array(value)
     block = block.astype(checked(block.dtype), copy=False)
     check.same(mesh, "a NumPy operand", block)
-    inside = block if mesh.contains_me() else None
+    inside = memory.put(mesh.device, block) if mesh.contains_me() else None
     return Array((block,) * mesh.size if mesh.device == "sim" else inside, place(mesh, block.shape, block.dtype))
 
 
@@ -166,6 +167,8 @@ def _runner(
             inputs = tuple(tuple(w.pieces(d, coordinate) for d in range(w.ndim)) for w in decision.wanted)
             outs = tuple(output.pieces(d, coordinate) for d in range(output.ndim))
             asked = (Bounds(inputs, outs, coordinate),)
+        if mesh.device == "cuda":
+            return partial(memory.on_gpu(operation.name, lambda xp: body_of(operation, asked, dtypes, static, xp)))
         return body_of(operation, asked, dtypes, static)
 
     if mesh.device == "sim":
@@ -173,13 +176,15 @@ def _runner(
     if operation.bounds and mesh.size > 1:
         return _for_whoever(mesh, at)
     run = at((0,) * len(mesh.sizes))
-    return _zero_d(run) if output.ndim == 0 else run
+    return _zero_d(run) if output.ndim == 0 and mesh.device != "cuda" else run
 
 
-def body_of(operation: Operation, asked: Any, dtypes: list[Any], static: Mapping[str, Any]) -> Callable[..., Any]:
+def body_of(
+    operation: Operation, asked: Any, dtypes: list[Any], static: Mapping[str, Any], xp: Any = np
+) -> Callable[..., Any]:
     """An operation as a function of blocks alone, quick if there is a quick form. ``asked``: () or one Bounds."""
-    quick = None if operation.fast is None else operation.fast(np, *asked, *dtypes, **static)
-    return quick or partial(operation.body, np, *asked, **static)
+    quick = None if operation.fast is None else operation.fast(xp, *asked, *dtypes, **static)
+    return quick or partial(operation.body, xp, *asked, **static)
 
 
 def _zero_d(run: Callable[..., Any]) -> Callable[..., Any]:
@@ -213,7 +218,8 @@ def _for_whoever(mesh: Mesh, at: Callable[[Coordinate], Callable[..., Any]]) -> 
         body = runs.get(rank)
         if body is None:
             body = runs[rank] = at(mesh.here())
-        return np.asarray(body(*blocks))
+        found = body(*blocks)
+        return np.asarray(found) if isinstance(found, np.generic) else found
 
     return run
 
@@ -229,12 +235,12 @@ def _dtype(
     """The output's dtype: what the body gives for blocks of zeros with this rank's shapes."""
     inside = mesh.contains_me()
     here = mesh.here() if inside and mesh.device != "sim" else (0,) * len(mesh.sizes)
-    blocks = []
+    blocks, xp = [], memory.space(mesh.device)
     for x, want in zip(operands, decision.wanted):
         if isinstance(x, Array):
-            zero = np.zeros((), want.dtype)
+            zero = xp.zeros((), want.dtype)
             each = [
-                np.broadcast_to(zero, want.block_shape(c))
+                xp.broadcast_to(zero, want.block_shape(c))
                 for c in (mesh.coordinates() if mesh.device == "sim" else [here])
             ]
             blocks.append(tuple(each) if mesh.device == "sim" else each[0])
@@ -244,7 +250,7 @@ def _dtype(
     with np.errstate(all="ignore"), elsewhere:
         out = run(*blocks)
     for block, c in zip(out, mesh.coordinates()) if mesh.device == "sim" else [(out, here)]:
-        if not isinstance(block, (np.ndarray, np.generic)):
+        if not isinstance(block, (xp.ndarray, np.generic)):
             raise RuleError(
                 f"{operation.name}: the body gave a {type(block).__name__}.", "a body that returns an array"
             )

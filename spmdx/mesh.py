@@ -64,6 +64,11 @@ class Mesh:
     def _position(self) -> dict[int, int]:
         return {rank: position for position, rank in enumerate(self.ranks)}
 
+    @cached_property
+    def host(self) -> Mesh:
+        """The same ranks with blocks in host memory: what small messages of numbers go through."""
+        return self if self.device != "cuda" else Mesh(self.axis_names, self.sizes, self.ranks)
+
     @property
     def rank(self) -> int:
         """This process's (or thread rank's) number in its world."""

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from spmdx import context
 from spmdx.geometry import local_parts, route
 from spmdx.mesh import Coordinate, Mesh
@@ -100,7 +98,9 @@ def _local_at(step: Step, block: Any, coordinate: Coordinate) -> Any:
     if step.verb == "slice" and len(source.boxes) == 1:
         return block[source.boxes[0]]
     shape = step.target.block_shape(coordinate)
-    out = np.empty(shape, block.dtype) if step.verb == "slice" else memory.filled(shape, block.dtype, step.target.op)
+    xp = memory.of(block)
+    new = xp.empty(shape, block.dtype) if step.verb == "slice" else None
+    out = memory.filled(shape, block.dtype, step.target.op, xp) if new is None else new
     for from_box, to_box in zip(source.boxes, target.boxes):
         out[to_box] = block[from_box]
     return out

@@ -19,6 +19,7 @@ from spmdx.checkpoint import file as files
 from spmdx.decide import default_mesh
 from spmdx.errors import CheckpointError
 from spmdx.mesh import Coordinate, Mesh
+from spmdx.ops.place import held as held_block
 from spmdx.ops.place import redistribute, wrap
 from spmdx.random import Key
 from spmdx.spec import Spec, place
@@ -184,7 +185,7 @@ def _mine(x: Any, first: bool) -> list[tuple[Any, files.Pieces]]:
     if mesh.device == "sim":
         held = list(zip(mesh.coordinates(), x._block)) if first else []
     else:
-        held = [(mesh.here(), x._block)] if mesh.contains_me() else []
+        held = [(mesh.here(), held_block(x))] if mesh.contains_me() else []
     copies = [i for i, axis in enumerate(mesh.axis_names) if axis not in spec.sharded_axes]
     return [(block, _pieces(spec, at)) for at, block in held if not any(at[i] for i in copies)]
 

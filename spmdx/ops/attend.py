@@ -7,35 +7,44 @@ memory is linear in the sequence.
 from __future__ import annotations
 
 import math
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
 
 from spmdx import dtypes
 from spmdx.decide import Bounds
+from spmdx.dtypes import NARROW
 from spmdx.op import op
 from spmdx.ops.neural import wide
 from spmdx.rule import Form
 from spmdx.runtime import kernels
 
 
-def _limits(at: Bounds, which: int, offset: int | None) -> Any:
+def _limits(xp: Any, at: Bounds, which: int, offset: int | None) -> Any:
     """The last column that each row of q sees, ``which`` being q's operand: rows are numbered globally."""
-    return None if offset is None else Bounds.indices(at.inputs[which][-2]).astype(np.int64) + offset
+    return None if offset is None else Bounds.indices(at.inputs[which][-2], xp) + offset
 
 
-def _ready(q: Any, k: Any, v: Any, mask: Any, *like_q: Any) -> tuple[Any, ...]:
+def computed(xp: Any, *operands: Any) -> np.dtype[Any]:
+    """The dtype that the kernel reads: float32 or float64; of a GPU a narrow one too, which computes in float32."""
+    if xp is not np:
+        return dtypes.promoted(*(x.dtype for x in operands))
+    return np.result_type(*(np.float32 if x.dtype in NARROW else x.dtype for x in operands), np.float32)
+
+
+def _ready(xp: Any, q: Any, k: Any, v: Any, mask: Any, *like_q: Any) -> tuple[Any, ...]:
     """Operands with the same leading dimensions, in one dtype to compute with, elements of a row side by side."""
-    kind = np.result_type(*(wide(np, x[..., :0]) for x in (q, k, v)), np.float32)
+    kind = computed(xp, q, k, v)
     batch = np.broadcast_shapes(k.shape[:-2], v.shape[:-2], *(x.shape[:-3] for x in (q, *like_q)))
 
     def ready(x: Any, own: int) -> Any:
         x = x.astype(kind, copy=False)
-        x = x if x.strides[-1] == x.itemsize else np.ascontiguousarray(x)
-        return np.broadcast_to(x, (*batch, *x.shape[x.ndim - own :]))
+        x = x if x.strides[-1] == x.itemsize else xp.ascontiguousarray(x)
+        return xp.broadcast_to(x, (*batch, *x.shape[x.ndim - own :]))
 
     if mask is not True:
-        mask = np.broadcast_to(mask, (*batch, *q.shape[-3:-1], k.shape[-2]))
+        mask = xp.broadcast_to(xp.asarray(mask), (*batch, *q.shape[-3:-1], k.shape[-2]))
     return (
         ready(q, 3),
         ready(k, 2),
@@ -63,13 +72,14 @@ def _attend(xp: Any, at: Bounds, q: Any, k: Any, v: Any, mask: Any, scale: Any, 
     A row that sees nothing gives 0.
     """
     kind = dtypes.promoted(q.dtype, k.dtype, v.dtype)
-    q, k, v, mask = _ready(q, k, v, mask)
-    out = np.zeros((*q.shape[:-1], v.shape[-1]), q.dtype)
-    kernels.attend(q, k, v, mask, _limits(at, 0, offset), float(scale), None, out, None, None, None)
+    q, k, v, mask = _ready(xp, q, k, v, mask)
+    out = xp.zeros((*q.shape[:-1], v.shape[-1]), q.dtype)
+    kernels.of(xp).build.attend(q, k, v, mask, _limits(xp, at, 0, offset), float(scale), None, out, None, None, None)
     return out.astype(kind, copy=False)
 
 
 def _back(
+    xp: Any,
     at: Bounds,
     operands: tuple[Any, ...],
     offset: int | None,
@@ -78,15 +88,15 @@ def _back(
 ) -> None:
     """The gradients of _attend with respect to q, and to k and v, into whichever are given."""
     g, out, q, k, v, mask, scale = operands
-    q, k, v, mask, g, out = _ready(q, k, v, mask, g, out)
-    kernels.attend(q, k, v, mask, _limits(at, 2, offset), float(scale), g, out, rows, *columns)
+    q, k, v, mask, g, out = _ready(xp, q, k, v, mask, g, out)
+    kernels.of(xp).build.attend(q, k, v, mask, _limits(xp, at, 2, offset), float(scale), g, out, rows, *columns)
 
 
-def _room(operands: tuple[Any, ...], sizes: tuple[int, ...]) -> Any:
+def _room(xp: Any, operands: tuple[Any, ...], sizes: tuple[int, ...]) -> Any:
     """Zeros for a gradient: the operands' leading dimensions, then ``sizes``."""
     g, out, q, k, v, _, _ = operands
     batch = np.broadcast_shapes(*(x.shape[:-3] for x in (g, out, q)), *(x.shape[:-2] for x in (k, v)))
-    return np.zeros((*batch, *sizes), np.result_type(*(wide(np, x[..., :0]) for x in (q, k, v)), np.float32))
+    return xp.zeros((*batch, *sizes), computed(xp, q, k, v))
 
 
 def _rows_rule(g: Any, out: Any, q: Any, k: Any, v: Any, mask: Any, scale: Any, offset: Any) -> str:
@@ -99,8 +109,8 @@ def _attend_rows_back(
 ) -> Any:
     """The gradient of _attend with respect to q."""
     operands = (g, out, q, k, v, mask, scale)
-    back = _room(operands, q.shape[-3:])
-    _back(at, operands, offset, rows=back)
+    back = _room(xp, operands, q.shape[-3:])
+    _back(xp, at, operands, offset, rows=back)
     return back.astype(q.dtype, copy=False)
 
 
@@ -115,8 +125,8 @@ def _attend_columns_back(
 ) -> Any:
     """The gradients of _attend with respect to k and v, side by side: one pass makes both."""
     operands, n = (g, out, q, k, v, mask, scale), k.shape[-1]
-    back = _room(operands, (k.shape[-2], n + v.shape[-1]))
-    _back(at, operands, offset, columns=(back[..., :n], back[..., n:]))
+    back = _room(xp, operands, (k.shape[-2], n + v.shape[-1]))
+    _back(xp, at, operands, offset, columns=(back[..., :n], back[..., n:]))
     return back.astype(k.dtype, copy=False)
 
 
@@ -134,11 +144,11 @@ def _attend_back(
     """All three gradients of _attend, flat, one after another: where queries are whole, one pass makes them."""
     operands = (g, out, q, k, v, mask, scale)
     shapes = (q.shape[-3:], k.shape[-2:], v.shape[-2:])
-    ends = np.cumsum([math.prod(shape) for shape in shapes])
-    back = _room(operands, (int(ends[-1]),))
-    batch = back.shape[:-1]
-    rows, *columns = (part.reshape(*batch, *shape) for part, shape in zip(np.split(back, ends[:-1], axis=-1), shapes))
-    _back(at, operands, offset, rows, (columns[0], columns[1]))
+    ends = [0, *accumulate(math.prod(shape) for shape in shapes)]
+    back = _room(xp, operands, (ends[-1],))
+    batch, parts = back.shape[:-1], (back[..., a:b] for a, b in pairwise(ends))
+    rows, *columns = (part.reshape(*batch, *shape) for part, shape in zip(parts, shapes))
+    _back(xp, at, operands, offset, rows, (columns[0], columns[1]))
     return back.astype(q.dtype, copy=False)
 
 
@@ -148,6 +158,8 @@ def _attend_back(
 @op("... t h [d], ... t [e], ... t [e] -> ... t h [d]", linear=((0,),))
 def _rotate(xp: Any, x: Any, cos: Any, sin: Any, neighbours: bool) -> Any:
     """Pairs of elements along the last dimension turned by angles: the two halves, or neighbours."""
+    if xp is not np and _fits(x, cos, sin):
+        return _rotate_on_gpu(xp, x, cos, sin, neighbours)
     y = wide(xp, x)
     c, s = (a[..., None, :].astype(y.dtype, copy=False) for a in (cos, sin))
     half = y.shape[-1] // 2
@@ -159,6 +171,19 @@ def _rotate(xp: Any, x: Any, cos: Any, sin: Any, neighbours: bool) -> Any:
     xp.multiply(second, c, out=to_second)
     to_second += first * s
     return out.astype(x.dtype, copy=False)
+
+
+def _fits(x: Any, cos: Any, sin: Any) -> bool:
+    """True if the angles' leading dimensions are the last ones of x before its heads."""
+    lead, own = x.shape[:-2], cos.shape
+    return bool(own == sin.shape and own[:-1] == lead[len(lead) - len(own) + 1 :] and 2 * own[-1] == x.shape[-1])
+
+
+def _rotate_on_gpu(xp: Any, x: Any, cos: Any, sin: Any, neighbours: bool) -> Any:
+    computed, out = np.float64 if x.dtype.itemsize == 8 else np.float32, xp.empty(x.shape, x.dtype)
+    c, s = (xp.ascontiguousarray(a, computed) for a in (cos, sin))
+    kernels.of(xp).build.rotate(out, xp.ascontiguousarray(x), c, s, neighbours)
+    return out
 
 
 _rotate.vjp(

@@ -24,6 +24,7 @@ from spmdx.ops.fit import fit
 from spmdx.ops.place import asarray
 from spmdx.ops.reduce import sum
 from spmdx.ops.shape import matrix_transpose, moveaxis, permute_dims, ravel, squeeze
+from spmdx.runtime import memory
 
 # One pair
 
@@ -66,6 +67,8 @@ def _factors(left: tuple[int, ...], right: tuple[int, ...], subscripts: str) -> 
 def _in_float32(function: Any, x: Any, y: Any) -> Any:
     """The product of operands of which one is float16 or bfloat16, accumulated in float32 and rounded once."""
     out = dtypes.promoted(x.dtype, y.dtype)
+    if memory.on_device(x):  # cuBLAS adds in float32 itself
+        return function(x.astype(out, copy=False), y.astype(out, copy=False))
     wide = dtypes.promoted(out, dtypes.float32)
     return function(x.astype(wide), y.astype(wide)).astype(out)
 

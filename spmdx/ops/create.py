@@ -10,7 +10,7 @@ import numpy as np
 
 from spmdx import dtypes
 from spmdx.array import Array
-from spmdx.decide import Bounds
+from spmdx.decide import Bounds, default_mesh
 from spmdx.errors import ArgumentError, DtypeError, MeshError, ShapeError
 from spmdx.mesh import Coordinate, Mesh
 from spmdx.op import op
@@ -19,6 +19,7 @@ from spmdx.ops.place import asarray, spec_for, wrap
 from spmdx.ops.shape import broadcast_to, reshape
 from spmdx.placement import Placement
 from spmdx.rule import Form
+from spmdx.runtime import memory
 from spmdx.spec import Spec
 
 
@@ -37,7 +38,8 @@ def full(
 
 
 def _filled(spec: Spec, value: Any) -> Array:
-    return wrap(spec, lambda c: np.full(spec.block_shape(c), value, spec.dtype))
+    xp = memory.space(spec.mesh.device)
+    return wrap(spec, lambda c: xp.full(spec.block_shape(c), value, spec.dtype))
 
 
 def zeros(
@@ -135,7 +137,8 @@ def from_dlpack(
     if isinstance(x, Array):
         _same_device(x, device)
         return asarray(x, mesh=mesh, placement=placement)
-    return asarray(np.from_dlpack(x), mesh=mesh, placement=placement, device=device, copy=copy)
+    there = (mesh or default_mesh()).device if device is None else device
+    return asarray(memory.space(there).from_dlpack(x), mesh=mesh, placement=placement, device=device, copy=copy)
 
 
 # Ranges
@@ -275,20 +278,21 @@ def _matrices(shape: tuple[int, ...], k: int = 0) -> dict[str, Any]:
     return {"k": operator.index(k)}
 
 
-def _below(bounds: Any, k: int) -> Any:
-    return bounds.indices(bounds.output[-2])[:, None] + k >= bounds.indices(bounds.output[-1])
+def _below(xp: Any, bounds: Any, k: int) -> Any:
+    rows, columns = (bounds.indices(pieces, xp) for pieces in bounds.output[-2:])
+    return rows[:, None] + k >= columns
 
 
 @op("... i j -> ... i j", linear="each", bounds=True, prepare=_matrices)
 def tril(xp: Any, bounds: Any, x: Any, k: int = 0) -> Any:
     """The last two dimensions' lower triangle: zeros above the k-th diagonal."""
-    return xp.where(_below(bounds, k), x, xp.zeros((), x.dtype))
+    return xp.where(_below(xp, bounds, k), x, xp.zeros((), x.dtype))
 
 
 @op("... i j -> ... i j", linear="each", bounds=True, prepare=_matrices)
 def triu(xp: Any, bounds: Any, x: Any, k: int = 0) -> Any:
     """The last two dimensions' upper triangle: zeros below the k-th diagonal."""
-    return xp.where(_below(bounds, k - 1), xp.zeros((), x.dtype), x)
+    return xp.where(_below(xp, bounds, k - 1), xp.zeros((), x.dtype), x)
 
 
 tril.vjp(lambda g, out, x, k: tril(g, k=k))

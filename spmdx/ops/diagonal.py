@@ -40,7 +40,7 @@ def _rule(x: tuple[int, ...], first: int, second: int, along: int) -> str:
 def _diagonal(xp: Any, at: Bounds, x: Any, first: int, second: int, along: int) -> Any:
     """The diagonal of two dimensions, of which ``along`` may be divided."""
     whole = second if along == first else first
-    index = at.indices(at.inputs[0][along])
+    index = at.indices(at.inputs[0][along], xp)
     rows = xp.moveaxis(x, (along, whole), (0, 1))
     return xp.moveaxis(rows[xp.arange(len(index)), index], 0, first)
 
@@ -55,7 +55,7 @@ def _opposite_rule(x: tuple[int, ...], first: int, second: int, along: int) -> A
 def _on_diagonal(xp: Any, at: Bounds, x: Any, first: int, second: int, along: int) -> Any:
     """Zeros with x on the diagonal of two dimensions."""
     whole = second if along == first else first
-    index = at.indices(at.output[along])
+    index = at.indices(at.output[along], xp)
     out = xp.zeros(at.shape, x.dtype)
     rows = xp.moveaxis(out, (along, whole), (0, 1))
     rows[xp.arange(len(index)), index] = xp.moveaxis(x, first, 0)

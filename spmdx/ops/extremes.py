@@ -35,26 +35,26 @@ def _whole(shape: tuple[int, ...], axis: tuple[int, ...], keepdims: bool) -> str
     return f"{marked} -> {out}"
 
 
-def _arg(which: str, x: Any, axis: tuple[int, ...], keepdims: bool) -> Any:
-    x = np.asarray(x)
+def _arg(xp: Any, which: str, x: Any, axis: tuple[int, ...], keepdims: bool) -> Any:
+    x = xp.asarray(x)
     if x.dtype.kind == "c":
         raise DtypeError(f"arg{which} of {x.dtype.name} is not defined: complex numbers have no order.", "abs(x)")
     if 0 in x.shape:  # no lane has an element, or there is no lane
-        return np.zeros(left(x.shape, axis, keepdims), np.int64)
+        return xp.zeros(left(x.shape, axis, keepdims), np.int64)
     x = x.astype(np.float32) if x.dtype == dtypes.bfloat16 else x
-    return getattr(x, f"arg{which}")(axis[0] if len(axis) == 1 else None, keepdims=keepdims)
+    return getattr(xp, f"arg{which}")(x, axis[0] if len(axis) == 1 else None, keepdims=keepdims)
 
 
 @op(_whole, prepare=partial(_one_or_all, "argmax"), note=NOTE)
 def _argmax(xp: Any, x: Any, axis: Any = None, keepdims: bool = False) -> Any:
     """The index of the greatest element, where the dimension is whole."""
-    return _arg("max", x, axis, keepdims)
+    return _arg(xp, "max", x, axis, keepdims)
 
 
 @op(_whole, prepare=partial(_one_or_all, "argmin"), note=NOTE)
 def _argmin(xp: Any, x: Any, axis: Any = None, keepdims: bool = False) -> Any:
     """The index of the least element, where the dimension is whole."""
-    return _arg("min", x, axis, keepdims)
+    return _arg(xp, "min", x, axis, keepdims)
 
 
 def _first_rule(x: tuple[int, ...], m: tuple[int, ...], axis: tuple[int, ...], keepdims: bool, shape: Any) -> str:
@@ -66,16 +66,17 @@ def _first_rule(x: tuple[int, ...], m: tuple[int, ...], axis: tuple[int, ...], k
 def _first_index(xp: Any, at: Bounds, x: Any, m: Any, axis: tuple[int, ...], keepdims: bool, shape: Any) -> Any:
     """The least global index at which ``x`` is ``m`` (or both are NaN), where the dimension is divided."""
     hit = (x == m) | ((x != x) & (m != m))
-    rows = [at.indices(pieces) for pieces in at.inputs[0]]
+    rows = [at.indices(pieces, xp) for pieces in at.inputs[0]]
     out = left(x.shape, axis, keepdims)
     if 0 in [x.shape[d] for d in axis]:
         return xp.full(out, NOWHERE)
     if len(axis) == x.ndim:  # the first in C order of a block is the first of the array among the block's own
-        if not hit.any():
-            return xp.full(out, NOWHERE)
-        where = xp.unravel_index(hit.argmax(), hit.shape)
-        return xp.full(out, xp.ravel_multi_index([int(r[i]) for r, i in zip(rows, where)], shape))
-    first = hit.argmax(axis[0], keepdims=True)
+        rest, index, stride = hit.argmax(), 0, 1
+        for row, n in zip(reversed(rows), reversed(shape)):
+            index = index + row[rest % len(row)] * stride
+            rest, stride = rest // len(row), stride * n
+        return xp.where(hit.any(), index, NOWHERE).reshape(out)
+    first = xp.argmax(hit, axis[0], keepdims=True)
     index = xp.where(xp.take_along_axis(hit, first, axis[0]), rows[axis[0]][first], NOWHERE)
     return index.reshape(out)
 

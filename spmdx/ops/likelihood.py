@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from spmdx.decide import Bounds
 from spmdx.op import op
 from spmdx.ops.neural import wide
 from spmdx.ops.scatter import locate
+from spmdx.runtime import kernels
 
 ROWS = 1 << 18  # scores of a block of rows, at most, so that they stay in the cache
 
@@ -16,6 +19,8 @@ ROWS = 1 << 18  # scores of a block of rows, at most, so that they stay in the c
 def _sum_exp(xp: Any, x: Any, top: Any) -> Any:
     """The sum of exp(x - top) over the last dimension: a Partial sum where it is divided."""
     n = x.shape[-1]
+    if xp is not np:
+        return _sum_exp_on_gpu(xp, x, top)
     step = max(1, ROWS // max(n, 1))
     rows, tops = x.reshape(-1, n) if x.size else x.reshape(top.size, n), top.reshape(-1, 1)
     out = xp.empty(rows.shape[0], top.dtype)
@@ -29,6 +34,8 @@ def _sum_exp(xp: Any, x: Any, top: Any) -> Any:
 @op("..., ... v, ..., ..., -> ... v", bounds=True)
 def _cross_entropy_back(xp: Any, at: Bounds, g: Any, x: Any, total: Any, labels: Any, smooth: Any, classes: int) -> Any:
     """The gradient of cross-entropy with respect to the scores: g (softmax(x) - target)."""
+    if xp is not np:
+        return _back_on_gpu(xp, at, g, x, total, labels, float(smooth), classes)
     y = wide(xp, x)
     out = xp.asarray(y - total[..., None])
     xp.exp(out, out=out)
@@ -40,3 +47,22 @@ def _cross_entropy_back(xp: Any, at: Bounds, g: Any, x: Any, total: Any, labels:
     out[picked] -= 1.0 - smooth
     out *= wide(xp, g)[..., None]
     return out.astype(x.dtype, copy=False)
+
+
+# The same in one kernel each
+
+
+def _sum_exp_on_gpu(xp: Any, x: Any, top: Any) -> Any:
+    out = xp.zeros(top.shape, np.float64 if x.dtype.itemsize == 8 else np.float32)
+    kernels.of(xp).build.sum_exp(out, xp.ascontiguousarray(x), xp.ascontiguousarray(top, out.dtype))
+    return out.astype(top.dtype, copy=False)
+
+
+def _back_on_gpu(xp: Any, at: Bounds, g: Any, x: Any, total: Any, labels: Any, smooth: float, classes: int) -> Any:
+    local, inside = locate(labels, at.inputs[1][-1], classes)
+    here, out = xp.where(inside, local, -1), xp.empty(x.shape, x.dtype)
+    wide = np.float64 if x.dtype.itemsize == 8 else np.float32
+    total, g = (xp.ascontiguousarray(xp.broadcast_to(xp.asarray(a, wide), x.shape[:-1])) for a in (total, g))
+    build = kernels.of(xp).build
+    build.cross_back(out, xp.ascontiguousarray(x), total, g, here, smooth / classes, 1.0 - smooth)
+    return out

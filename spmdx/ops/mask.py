@@ -22,6 +22,7 @@ from spmdx.ops.place import moved_arrays
 from spmdx.ops.shape import reshape
 from spmdx.ops.transfer import brought, together
 from spmdx.plan import plan
+from spmdx.runtime import memory
 from spmdx.spec import WHOLE, Layout, Spec, make
 from spmdx.tape import Watched
 
@@ -52,7 +53,7 @@ def _expand(g: Array, mask: Array, spec: Spec, given: Spec) -> Array:
     [g] = moved_arrays([g], [given.replace(dtype=g.dtype)], [plan(g.spec, given.replace(dtype=g.dtype))], "compress")
 
     def put(c: Coordinate, a: Any, m: Any) -> Any:
-        out = np.zeros(spec.block_shape(c), a.dtype)
+        out = memory.of(a).zeros(spec.block_shape(c), a.dtype)
         out[m] = a
         return out
 
@@ -94,7 +95,8 @@ def nonzero(x: Any, mesh: Mesh | None = None) -> tuple[Array, ...]:
     layout = x.spec.layouts[0]
 
     def positions(c: Coordinate, block: Any) -> Any:
-        found = np.stack(np.nonzero(block), axis=1)
+        xp = memory.of(block)
+        found = xp.stack(xp.nonzero(block), axis=1)
         pieces = x.spec.pieces(0, c)
         found[:, 0] += pieces[0][0] if pieces else 0
         return found
@@ -146,7 +148,7 @@ def _sizes(spec: Spec, blocks: Any, cause: str) -> tuple[int, ...]:
                 "sx.where(mask, x, 0), whose size is known, or the call outside `with explicit()`",
             )
         coordinates = mesh.members(axes, mesh.here())
-        group = context.world().comm(mesh).group(tuple(a for a in mesh.axis_names if a in axes))
+        group = context.world().comm(mesh.host).group(tuple(a for a in mesh.axis_names if a in axes))
         record("all_gather", axes, 8 * (len(coordinates) - 1), cause)
         parts = group.all_gather(np.array([len(blocks)], np.int64), [1] * len(coordinates))
         counts = [int(part[0]) for part in parts]

@@ -22,7 +22,7 @@ from spmdx.ops.place import moved_arrays
 from spmdx.ops.pointwise import FLOATS, pointwise
 from spmdx.ops.special import erf, erf_block
 from spmdx.plan import plan
-from spmdx.runtime import kernels
+from spmdx.runtime import kernels, memory
 from spmdx.tape import recording
 
 ROOT_2 = math.sqrt(2.0)
@@ -61,6 +61,8 @@ def in_pieces(body: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(body)
     def run(xp: Any, *blocks: Any) -> Any:
+        if xp is not np:
+            return body(xp, *blocks)
         arrays = [b for b in blocks if xp.ndim(b)]
         n = arrays[0].size if arrays else 0
         if n <= 2 * PIECE or any(a.shape != arrays[0].shape for a in arrays):
@@ -80,27 +82,27 @@ def in_pieces(body: Callable[..., Any]) -> Callable[..., Any]:
 # GELU (Hendrycks and Gimpel, 2016), in the form with erf and in the one with tanh
 
 
-def activate(name: str, *blocks: Any, numbers: tuple[Any, ...] = ()) -> Any:
+def activate(xp: Any, name: str, *blocks: Any, numbers: tuple[Any, ...] = ()) -> Any:
     """A function of cuda/neural.h, element by element; float16 and bfloat16 in float32."""
     kind = dtypes.promoted(*(b.dtype for b in blocks))
-    computed = np.dtype(np.float32) if kind in NARROW else kind
+    computed = np.dtype(np.float32) if kind in NARROW and xp is np else kind  # a GPU widens in its kernels
     if any(b.shape != blocks[0].shape for b in blocks):
-        blocks = tuple(np.broadcast_arrays(*blocks))
-    out = np.empty(blocks[0].shape, computed)
-    kernels.activate(out, name, [np.ascontiguousarray(b, computed) for b in blocks], [float(n) for n in numbers])
+        blocks = tuple(xp.broadcast_arrays(*blocks))
+    out, ready = xp.empty(blocks[0].shape, computed), [xp.ascontiguousarray(b, computed) for b in blocks]
+    kernels.of(xp).build.activate(out, name, ready, [n if memory.on_device(n) else float(n) for n in numbers])
     return out.astype(kind, copy=False)
 
 
 @pointwise(FLOATS, ufunc=None)
 def _gelu_tanh(xp: Any, x: Any) -> Any:
     """x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x**3)))"""
-    return activate("gelu", x)
+    return activate(xp, "gelu", x)
 
 
 @pointwise(FLOATS, ufunc=None, linear=((0,),))
 def _gelu_tanh_back(xp: Any, g: Any, x: Any) -> Any:
     """g times the slope of _gelu_tanh."""
-    return activate("gelu_back", g, x)
+    return activate(xp, "gelu_back", g, x)
 
 
 @pointwise(FLOATS, ufunc=None)
@@ -108,7 +110,7 @@ def _gelu_tanh_back(xp: Any, g: Any, x: Any) -> Any:
 def _gelu_erf(xp: Any, x: Any) -> Any:
     """x / 2 (1 + erf(x / sqrt(2)))"""
     y = wide(xp, x)
-    return _like(xp, y * (0.5 + 0.5 * erf_block(y / ROOT_2)).astype(y.dtype), x)
+    return _like(xp, y * (0.5 + 0.5 * erf_block(xp, y / ROOT_2)).astype(y.dtype), x)
 
 
 @pointwise(FLOATS, ufunc=None, linear=((0,),))
@@ -116,7 +118,7 @@ def _gelu_erf(xp: Any, x: Any) -> Any:
 def _gelu_erf_back(xp: Any, g: Any, x: Any) -> Any:
     """g times the slope of _gelu_erf."""
     y = wide(xp, x)
-    slope = (0.5 + 0.5 * erf_block(y / ROOT_2)).astype(y.dtype) + y * (xp.exp(-0.5 * y * y) * DENSITY)
+    slope = (0.5 + 0.5 * erf_block(xp, y / ROOT_2)).astype(y.dtype) + y * (xp.exp(-0.5 * y * y) * DENSITY)
     return _like(xp, slope * g, g, x)
 
 
@@ -141,19 +143,19 @@ def _gelu_erf_vjp(g: Array, out: Array, x: Array) -> Any:
 @pointwise(FLOATS, ufunc=None)
 def _silu(xp: Any, x: Any) -> Any:
     """x sigmoid(x)"""
-    return activate("silu", x)
+    return activate(xp, "silu", x)
 
 
 @pointwise(FLOATS, ufunc=None, linear=((0,),))
 def _silu_back(xp: Any, g: Any, x: Any) -> Any:
     """g times the slope of _silu."""
-    return activate("silu_back", g, x)
+    return activate(xp, "silu_back", g, x)
 
 
 @pointwise(FLOATS, ufunc=None, linear=((1,),))
 def _swiglu(xp: Any, gate: Any, x: Any) -> Any:
     """silu(gate) x"""
-    return activate("swiglu", gate, x)
+    return activate(xp, "swiglu", gate, x)
 
 
 @_silu.vjp  # type: ignore[untyped-decorator]  # as above
@@ -179,35 +181,35 @@ def _back_rule(g: tuple[int, ...], x: tuple[int, ...], scale: tuple[int, ...], e
     return f"... [k], ... [k], {'[k]' if scale else ''}, -> ... [k]"
 
 
-def _norms(x: Any, scale: Any, bias: Any, g: Any, eps: Any, centered: bool, shape: Any = None) -> Any:
+def _norms(xp: Any, x: Any, scale: Any, bias: Any, g: Any, eps: Any, centered: bool, shape: Any = None) -> Any:
     """A function of cuda/neural.h, in the dtype that the arrays have together; float16 and bfloat16 in float32."""
-    given = [None if a is None or not np.ndim(a) else np.asarray(a) for a in (x, scale, bias, g)]
+    given = [None if a is None or not xp.ndim(a) else xp.asarray(a) for a in (x, scale, bias, g)]
     kind = dtypes.promoted(*(a.dtype for a in given if a is not None))
-    computed = np.dtype(np.float32) if kind in NARROW else kind
-    out = np.zeros(x.shape if shape is None else shape, computed)
-    ready = [None if a is None else np.ascontiguousarray(a, computed) for a in given]
+    computed = np.dtype(np.float32) if kind in NARROW and xp is np else kind  # a GPU widens in its kernels
+    out = xp.zeros(x.shape if shape is None else shape, computed)
+    ready = [None if a is None else xp.ascontiguousarray(a, computed) for a in given]
     if x.size:
-        kernels.norm(out, *ready, float(eps), centered)
+        kernels.of(xp).build.norm(out, *ready, float(eps), centered)
     return out.astype(kind, copy=False)
 
 
 @op(_norm_rule, arrays=4)
 def _norm(xp: Any, x: Any, scale: Any, bias: Any, eps: Any, centered: bool) -> Any:
     """(x - mean) / sqrt(variance + eps) scale + bias over the last dimension; without the mean if not centered."""
-    return _norms(x, scale, bias, None, eps, centered)
+    return _norms(xp, x, scale, bias, None, eps, centered)
 
 
 @op(_back_rule, arrays=4)
 def _norm_back(xp: Any, g: Any, x: Any, scale: Any, eps: Any, centered: bool) -> Any:
     """The gradient of _norm with respect to x."""
-    return _norms(x, scale, None, g, eps, centered).astype(x.dtype, copy=False)
+    return _norms(xp, x, scale, None, g, eps, centered).astype(x.dtype, copy=False)
 
 
 @op("... [k], ... [k], -> [k]", linear=((0,),))
 def _norm_scale_back(xp: Any, g: Any, x: Any, eps: Any, centered: bool) -> Any:
     """The gradient of _norm with respect to scale: a Partial sum where rows are divided."""
     x, g = (a.reshape(-1, a.shape[-1]) if a.size else a.reshape(0, a.shape[-1]) for a in (x, g))
-    return _norms(x, None, None, g, eps, centered, x.shape[-1:])
+    return _norms(xp, x, None, None, g, eps, centered, x.shape[-1:])
 
 
 __all__ = ["erf"]

@@ -23,6 +23,7 @@ from spmdx.mesh import Coordinate, Mesh
 from spmdx.move import record
 from spmdx.ops.place import moved_arrays
 from spmdx.plan import plan
+from spmdx.runtime import memory
 from spmdx.spec import Layout, Spec, make
 from spmdx.tape import Watched, plain
 
@@ -46,11 +47,13 @@ class Ranks(NamedTuple):
 
     def blocks(self, x: Array) -> list[Any]:
         """The blocks of an array that this process holds."""
-        return list(x._block) if self.mesh.device == "sim" else [x._block]
+        return list(x._block) if self.mesh.device == "sim" else [memory.host(x._block)]  # of a GPU: sorted on the host
 
     def array(self, blocks: Sequence[Any], spec: Spec) -> Array:
         """The array of these blocks."""
-        return Array(tuple(blocks) if self.mesh.device == "sim" else blocks[0], spec)
+        if self.mesh.device == "sim":
+            return Array(tuple(blocks), spec)
+        return Array(memory.put(self.mesh.device, blocks[0]), spec)
 
     def members(self, c: Coordinate) -> list[Coordinate]:
         """The group of a rank."""
@@ -63,7 +66,7 @@ class Ranks(NamedTuple):
         record("all_gather", self.axes, sent, cause)
         if self.mesh.device == "sim":
             return [[parts[self.here.index(m)] for m in self.members(c)] for c in self.here]
-        group = context.world().comm(self.mesh).group(self.axes)
+        group = context.world().comm(self.mesh.host).group(self.axes)
         return [group.all_gather(parts[0], counts[0], out=np.empty(sum(counts[0]), parts[0].dtype))]
 
     def agree(self, parts: Sequence[Sequence[Any]], cause: str) -> list[Any]:
@@ -82,7 +85,7 @@ class Ranks(NamedTuple):
                 members = self.members(c)
                 out.append([parts[self.here.index(m)][members.index(c)] for m in members])
             return out
-        group = context.world().comm(self.mesh).group(self.axes)
+        group = context.world().comm(self.mesh.host).group(self.axes)
         send, incoming = np.concatenate(parts[0]), tables[0][:, group.rank].tolist()
         space = np.empty(sum(incoming), send.dtype)
         return [group.all_to_all(send, [len(part) for part in parts[0]], incoming, out=space)]
@@ -202,7 +205,7 @@ def _cuts(crew: Ranks, spec: Spec, own: Sequence[tuple[Any, Any]], cause: str) -
 
 def ascending(block: Any, descending: bool = False) -> Any:
     """uint64 keys in the order of a block's elements (or the reverse): numbers of any real dtype, NaN last."""
-    block = np.asarray(block)
+    block = np.asarray(memory.host(block))
     if block.dtype.kind in "ub":
         keys = block.astype(UINT64)
     elif block.dtype.kind == "i":

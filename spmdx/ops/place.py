@@ -63,8 +63,8 @@ def wrap(spec: Spec, block_at: Any) -> Array:
 
     def block(coordinate: Coordinate) -> Any:
         if any(coordinate[a] for a in axes):
-            return memory.filled(spec.block_shape(coordinate), spec.dtype, spec.op)
-        return block_at(coordinate)
+            return memory.filled(spec.block_shape(coordinate), spec.dtype, spec.op, memory.space(mesh.device))
+        return memory.put(mesh.device, block_at(coordinate))
 
     if mesh.device == "sim":
         return Array(tuple(block(c) for c in mesh.coordinates()), spec)
@@ -98,7 +98,8 @@ def asarray(
         return made if placement is None else made.redistribute(placement)
     if isinstance(value, (list, tuple)) and any(isinstance(v, Array) for v in value):
         raise DtypeError("asarray takes numbers and NumPy arrays, not a sequence of Arrays.", "sx.stack(arrays)")
-    whole = np.asarray(value, dtype=dtype)
+    xp = memory.of(value) if hasattr(value, "__cuda_array_interface__") else np
+    whole = xp.asarray(value, dtype=dtype)
     whole = whole.astype(dtypes.checked(whole.dtype), copy=False)
     spec = spec_for(whole.shape, whole.dtype, mesh, placement, device)
     check.same(spec.mesh, "asarray", whole)
@@ -107,8 +108,10 @@ def asarray(
         return Array(None, spec)
     start = (whole,) * spec.mesh.size if spec.mesh.device == "sim" else whole
     [blocks] = move([plan(everywhere, spec)], [start])  # slices and masks only
-    if copy is not False:
-        blocks = tuple(map(np.array, blocks)) if isinstance(blocks, tuple) else np.array(blocks)
+    if spec.mesh.device == "cuda" and xp is np:
+        blocks = memory.put("cuda", blocks)
+    elif copy is not False:
+        blocks = tuple(map(np.array, blocks)) if isinstance(blocks, tuple) else xp.array(blocks)
     return Array(blocks, spec)
 
 
@@ -256,8 +259,16 @@ def _whole(x: Array) -> Any:
             "x.redistribute({}).numpy(), or x.block for this rank's piece",
         )
     [block] = move([steps], [x._block], "numpy")
+    if x.mesh.device == "cuda":
+        record("host", (), block.nbytes, "numpy")  # the host waits for it
+        return memory.host(block)
     first = block[0] if isinstance(block, tuple) else block
     return first if any(s.verb not in LOCAL for s in steps) else np.array(first)  # what arrived is nobody else's
+
+
+def held(x: Array) -> Any:
+    """The block, or blocks, of an array in host memory."""
+    return x._block if isinstance(x._block, tuple) else memory.host(x._block)
 
 
 def item(x: Array) -> Any:
@@ -297,15 +308,16 @@ def from_block(
             f"from_block on {mesh!r} takes the blocks of all its {mesh.size} ranks; got {got}.",
             "from_block([block of rank 0, block of rank 1, ...], placement, mesh=mesh)",
         )
-    blocks = [np.asarray(b) for b in (block if sim else [block])]
+    xp = memory.space(mesh.device)
+    blocks = [xp.asarray(b) for b in (block if sim else [block])]
     records = np.concatenate([_record(b) for b in blocks])
     if not sim and mesh.size > 1:
-        group = context.world().comm(mesh).group(mesh.axis_names)
+        group = context.world().comm(mesh.host).group(mesh.axis_names)
         record("all_gather", mesh.axis_names, records.nbytes * (mesh.size - 1), "from_block")
         parts = group.all_gather(records, [len(records)] * mesh.size)
         records = np.concatenate(parts)
     spec = _agreed(records.reshape(mesh.size, -1), placement, mesh, shape, blocks[0].dtype)
-    own = [b if copy is False else np.array(b, order="C") for b in blocks]
+    own = [b if copy is False else xp.array(b, order="C") for b in blocks]
     return Array(tuple(own) if sim else own[0], spec)
 
 

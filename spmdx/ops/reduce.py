@@ -56,8 +56,8 @@ def some(name: str, shape: tuple[int, ...], axis: tuple[int, ...]) -> None:
 # Sums and products
 
 
-def _accumulate(ufunc: Any, x: Any, axis: tuple[int, ...], dtype: Any, keepdims: bool) -> Any:
-    x = np.asarray(x)
+def _accumulate(xp: Any, ufunc: Any, x: Any, axis: tuple[int, ...], dtype: Any, keepdims: bool) -> Any:
+    x = xp.asarray(x)
     if x.dtype in NARROW or dtype in NARROW:
         wide = dtypes.promoted(x.dtype, dtypes.float32)
         return ufunc.reduce(x, axis, wide, None, keepdims).astype(dtype or x.dtype)
@@ -68,7 +68,7 @@ def _quick(name: str) -> Any:
     """The quick way: the ufunc's own reduce, positionally."""
 
     def fast(xp: Any, kind: Any, axis: tuple[int, ...], keepdims: bool, **more: Any) -> Any:
-        if keepdims or more.get("dtype") is not None or kind in NARROW:
+        if xp is not np or keepdims or more.get("dtype") is not None or kind in NARROW:
             return None
         reduce, dims = getattr(xp, name).reduce, axis[0] if len(axis) == 1 else axis
         return lambda x: reduce(x, dims)
@@ -85,7 +85,7 @@ def sum(xp: Any, x: Any, axis: Any = None, dtype: Any = None, keepdims: bool = F
 
     float16 and bfloat16 are added in float32 and rounded once in each block. Partial("sum") along reduced shards.
     """
-    return _accumulate(xp.add, x, axis, dtype, keepdims)
+    return _accumulate(xp, xp.add, x, axis, dtype, keepdims)
 
 
 @op(over, reduce="prod", prepare=partial(_canonical, "prod"), fast=_quick("multiply"))
@@ -94,13 +94,13 @@ def prod(xp: Any, x: Any, axis: Any = None, dtype: Any = None, keepdims: bool = 
 
     Its gradient is right where factors are 0; the gradient of that gradient takes zeros for constants.
     """
-    return _accumulate(xp.multiply, x, axis, dtype, keepdims)
+    return _accumulate(xp, xp.multiply, x, axis, dtype, keepdims)
 
 
 @op(over, reduce="sum", prepare=partial(_canonical, "count_nonzero"))
 def count_nonzero(xp: Any, x: Any, axis: Any = None, keepdims: bool = False) -> Any:
     """Number of elements that are not 0 (or False). NaN counts."""
-    return xp.add.reduce(xp.asarray(x) != 0, axis, xp.int64, None, keepdims)
+    return xp.add.reduce(xp.asarray(x) != 0, axis, np.int64, None, keepdims)
 
 
 def _spread_rule(g: tuple[int, ...], x: tuple[int, ...], axis: tuple[int, ...], keepdims: bool) -> str:
@@ -142,14 +142,14 @@ def _prod_vjp(g: Array, out: Array, x: Array, axis: Any, dtype: Any, keepdims: b
 # Extremes, and truth
 
 
-def _extreme(ufunc: Any, which: str, x: Any, axis: tuple[int, ...], keepdims: bool) -> Any:
-    x = np.asarray(x)
+def _extreme(xp: Any, ufunc: Any, which: str, x: Any, axis: tuple[int, ...], keepdims: bool) -> Any:
+    x = xp.asarray(x)
     if x.dtype.kind == "c":
         raise DtypeError(
             f"{which} of {x.dtype.name} is not defined: complex numbers have no order.", f"{which}(abs(x))"
         )
     if 0 in [x.shape[d] for d in axis]:  # an empty block of an array that has elements elsewhere
-        return memory.filled(tuple(left(x.shape, axis, keepdims)), x.dtype, which)
+        return memory.filled(tuple(left(x.shape, axis, keepdims)), x.dtype, which, xp)
     if x.dtype == dtypes.bfloat16:  # its own comparisons warn of NaN
         return ufunc.reduce(x.astype(np.float32), axis, None, None, keepdims).astype(x.dtype)
     return ufunc.reduce(x, axis, None, None, keepdims)
@@ -159,11 +159,11 @@ def _quick_extreme(name: str, which: str) -> Any:
     """The same for extremes, which an empty block has none of."""
 
     def fast(xp: Any, kind: Any, axis: tuple[int, ...], keepdims: bool) -> Any:
-        if keepdims or not isinstance(kind, np.dtype) or kind.kind in "cV":
+        if xp is not np or keepdims or not isinstance(kind, np.dtype) or kind.kind in "cV":
             return None
         ufunc = getattr(xp, name)
         reduce, dims = ufunc.reduce, axis[0] if len(axis) == 1 else axis
-        return lambda x: reduce(x, dims) if x.size else _extreme(ufunc, which, x, axis, False)
+        return lambda x: reduce(x, dims) if x.size else _extreme(xp, ufunc, which, x, axis, False)
 
     return fast
 
@@ -174,13 +174,13 @@ def max(xp: Any, x: Any, axis: Any = None, keepdims: bool = False) -> Any:
 
     Its gradient is shared equally by all the elements, of all blocks, that attain it.
     """
-    return _extreme(xp.maximum, "max", x, axis, keepdims)
+    return _extreme(xp, xp.maximum, "max", x, axis, keepdims)
 
 
 @op(over, reduce="min", prepare=partial(_not_empty, "min"), fast=_quick_extreme("minimum", "min"))
 def min(xp: Any, x: Any, axis: Any = None, keepdims: bool = False) -> Any:
     """Least element over dimensions; otherwise as :func:`max`."""
-    return _extreme(xp.minimum, "min", x, axis, keepdims)
+    return _extreme(xp, xp.minimum, "min", x, axis, keepdims)
 
 
 def _shared(g: Array, out: Array, x: Array, axis: Any, keepdims: bool) -> Any:
@@ -197,13 +197,13 @@ min.vjp(_shared)
 @op(over, reduce="max", prepare=partial(_canonical, "any"), fast=_quick("logical_or"))
 def any(xp: Any, x: Any, axis: Any = None, keepdims: bool = False) -> Any:
     """True where some element over the dimensions is not 0; False of no elements."""
-    return xp.logical_or.reduce(x, axis, None, None, keepdims)
+    return xp.logical_or.reduce(xp.asarray(x), axis, None, None, keepdims)
 
 
 @op(over, reduce="min", prepare=partial(_canonical, "all"), fast=_quick("logical_and"))
 def all(xp: Any, x: Any, axis: Any = None, keepdims: bool = False) -> Any:
     """True where every element over the dimensions is not 0; True of no elements."""
-    return xp.logical_and.reduce(x, axis, None, None, keepdims)
+    return xp.logical_and.reduce(xp.asarray(x), axis, None, None, keepdims)
 
 
 amax, amin = max, min

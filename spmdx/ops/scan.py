@@ -23,7 +23,7 @@ from spmdx.ops.reduce import finished, max, sum
 from spmdx.ops.scatter import check, locate, template
 from spmdx.ops.shape import broadcast_to, common_shape, ravel
 from spmdx.rule import Form
-from spmdx.runtime import memory
+from spmdx.runtime import kernels, memory
 from spmdx.tape import plain
 
 NOTE = "moves by re-sharding another dimension, or gathers in 1-D"
@@ -50,30 +50,30 @@ def _array(x: Any) -> Array:
 # Sorting. NaN comes last, in either order
 
 
-def _order(x: Any, axis: int, descending: bool) -> Any:
+def _order(xp: Any, x: Any, axis: int, descending: bool) -> Any:
     if x.dtype == dtypes.bfloat16:  # its own sort loses its way at NaN
         x = x.astype(np.float32)
     if not descending or not x.shape[axis]:
-        return np.argsort(x, axis, kind="stable")
+        return xp.argsort(x, axis, kind="stable")
     n = x.shape[axis]
-    order = n - 1 - np.flip(np.argsort(np.flip(x, axis), axis, kind="stable"), axis)
+    order = n - 1 - xp.flip(xp.argsort(xp.flip(x, axis), axis, kind="stable"), axis)
     if x.dtype.kind not in "fc":
         return order
-    along = np.arange(n).reshape([n if d == axis else 1 for d in range(x.ndim)])
-    return np.take_along_axis(order, (along + np.isnan(x).sum(axis, keepdims=True)) % n, axis)
+    along = xp.arange(n).reshape([n if d == axis else 1 for d in range(x.ndim)])
+    return xp.take_along_axis(order, (along + xp.isnan(x).sum(axis, keepdims=True)) % n, axis)
 
 
 @op(_along, prepare=partial(_checked, "argsort"), note=NOTE)
 def argsort(xp: Any, x: Any, axis: int = -1, *, descending: bool = False, stable: bool = True) -> Any:
     """The indices that sort along a dimension. Always stable; NaN last."""
-    return _order(x, axis, bool(descending))
+    return _order(xp, x, axis, bool(descending))
 
 
 @op(_along, prepare=partial(_checked, "sort"), note=NOTE)
 def sort(xp: Any, x: Any, axis: int = -1, *, descending: bool = False, stable: bool = True) -> Any:
     """The elements in order along a dimension. Always stable; NaN last."""
     if descending or x.dtype == dtypes.bfloat16:
-        return xp.take_along_axis(x, _order(x, axis, bool(descending)), axis)
+        return xp.take_along_axis(x, _order(xp, x, axis, bool(descending)), axis)
     return xp.sort(x, axis, "stable")
 
 
@@ -87,8 +87,8 @@ def _sort_vjp(g: Array, out: Array, x: Array, axis: int, descending: bool, stabl
 def _searchsorted(xp: Any, x: Any, v: Any, side: str) -> Any:
     """How many of a block's elements go before each value: summed over blocks, the place in the whole."""
     if x.dtype == dtypes.bfloat16:
-        x, v = x.astype(np.float32), np.asarray(v, np.float32)
-    return xp.asarray(xp.searchsorted(x, v, side), np.int64)
+        x, v = x.astype(np.float32), xp.asarray(v, np.float32)
+    return xp.asarray(xp.searchsorted(x, xp.asarray(v), side), np.int64)
 
 
 def searchsorted(x1: Any, x2: Any, /, side: str = "left", sorter: Any = None) -> Array:
@@ -112,15 +112,15 @@ def _running_rule(shape: tuple[int, ...], axis: int, include_initial: bool, **_:
     return Form(f"{before} -> {' '.join(d)}", {"more": shape[axis] + 1})
 
 
-def _run(ufunc: Any, x: Any, axis: int, dtype: Any, include_initial: bool, reverse: bool) -> Any:
+def _run(xp: Any, ufunc: Any, x: Any, axis: int, dtype: Any, include_initial: bool, reverse: bool) -> Any:
     out = dtype or (x.dtype if x.dtype.kind in "fcV" else ufunc.reduce(x[:0], None).dtype)
     wide = dtypes.promoted(out, dtypes.float32) if out in NARROW else out
-    x = np.flip(x, axis) if reverse else x
+    x = xp.flip(x, axis) if reverse else x
     found = ufunc.accumulate(x, axis, wide)
     if include_initial:
         shape = [1 if d == axis else n for d, n in enumerate(x.shape)]
-        found = np.concatenate([np.full(shape, ufunc.identity, found.dtype), found], axis)
-    return (np.flip(found, axis) if reverse else found).astype(out, copy=False)
+        found = xp.concatenate([xp.full(shape, ufunc.identity, found.dtype), found], axis)
+    return (xp.flip(found, axis) if reverse else found).astype(out, copy=False)
 
 
 def _running(name: str, shape: tuple[int, ...], axis: Any, dtype: Any, **more: Any) -> Mapping[str, Any]:
@@ -130,13 +130,13 @@ def _running(name: str, shape: tuple[int, ...], axis: Any, dtype: Any, **more: A
 @op(_running_rule, linear="together", prepare=partial(_running, "cumulative_sum"), note=NOTE)
 def _cumulative_sum(xp: Any, x: Any, axis: int, dtype: Any, include_initial: bool, reverse: bool = False) -> Any:
     """Running sums along a dimension."""
-    return _run(xp.add, x, axis, dtype, include_initial, reverse)
+    return _run(xp, xp.add, x, axis, dtype, include_initial, reverse)
 
 
 @op(_running_rule, prepare=partial(_running, "cumulative_prod"), note=NOTE)
 def _cumulative_prod(xp: Any, x: Any, axis: int, dtype: Any, include_initial: bool) -> Any:
     """Running products along a dimension."""
-    return _run(xp.multiply, x, axis, dtype, include_initial, False)
+    return _run(xp, xp.multiply, x, axis, dtype, include_initial, False)
 
 
 def cumulative_sum(x: Any, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False) -> Array:
@@ -205,11 +205,20 @@ def _cumulative_prod_vjp(g: Array, out: Array, x: Array, axis: int, dtype: Any, 
 # Softmax
 
 
+def _softmax_on_gpu(xp: Any, x: Any, logarithm: bool) -> Any:
+    x = xp.ascontiguousarray(x)
+    out = xp.empty(x.shape, x.dtype)
+    kernels.of(xp).build.softmax(out, x, logarithm)
+    return out
+
+
 @op(_along, prepare=partial(_checked, "softmax"), note=WHOLE)
 def _softmax(xp: Any, x: Any, axis: int) -> Any:
     """exp(x) / sum(exp(x)) along a dimension that is whole."""
     if not x.size:
         return x
+    if xp is not np and axis == x.ndim - 1:
+        return _softmax_on_gpu(xp, x, False)
     powers = xp.exp(x - xp.maximum.reduce(x, axis, None, None, True))
     powers /= xp.add.reduce(powers, axis, None, None, True)
     return powers
@@ -220,6 +229,8 @@ def _log_softmax(xp: Any, x: Any, axis: int) -> Any:
     """x - log(sum(exp(x))) along a dimension that is whole."""
     if not x.size:
         return x
+    if xp is not np and axis == x.ndim - 1:
+        return _softmax_on_gpu(xp, x, True)
     low = x - xp.maximum.reduce(x, axis, None, None, True)
     return low - xp.log(xp.add.reduce(xp.exp(low), axis, None, None, True))
 
@@ -282,9 +293,11 @@ def _take_along_axis(xp: Any, at: Bounds, x: Any, indices: Any, axis: int, size:
     check(indices, size, axis)
     local, inside = locate(indices, at.inputs[0][axis], size)
     if not x.shape[axis]:
-        return memory.filled(indices.shape, x.dtype, "sum")
+        return memory.filled(indices.shape, x.dtype, "sum", xp)
     found = xp.take_along_axis(x, local, axis)
-    return found if inside.all() else xp.where(inside, found, memory.identity(x.dtype, "sum"))
+    if xp is np and inside.all():
+        return found
+    return xp.where(inside, found, xp.asarray(memory.neutral(x.dtype, "sum"), x.dtype))
 
 
 def _put_rule(like: tuple[int, ...], g: tuple[int, ...], indices: tuple[int, ...], axis: int, size: int) -> str:
@@ -296,14 +309,18 @@ def _put_rule(like: tuple[int, ...], g: tuple[int, ...], indices: tuple[int, ...
 def _add_along_axis(xp: Any, at: Bounds, like: Any, values: Any, indices: Any, axis: int, size: int) -> Any:
     """Zeros, placed as ``like``, with values added at indices along a dimension."""
     local, inside = locate(indices, at.output[axis], size)
-    wide = np.float32 if values.dtype in NARROW else values.dtype
+    wide = np.dtype(np.float32) if values.dtype in NARROW else values.dtype
     n = like.shape[axis]
     shape = [n + 1 if d == axis else m for d, m in enumerate(like.shape)]
     out = xp.zeros(shape, wide)  # one place more, for what belongs to other blocks
-    grid = list(xp.indices(indices.shape, sparse=True))
+    many = indices.shape
+    grid = [xp.arange(m).reshape([m if k == d else 1 for k in range(len(many))]) for d, m in enumerate(many)]
     grid[axis] = xp.where(inside, local, n)
-    xp.add.at(out, tuple(grid), values)
-    return xp.delete(out, n, axis).astype(values.dtype, copy=False)
+    if xp is not np and wide.kind in "iu":
+        wide = np.dtype(np.uint64)  # what CuPy adds integers in
+        out = out.astype(wide)
+    xp.add.at(out, tuple(grid), values.astype(wide, copy=False))
+    return out[(slice(None),) * axis + (slice(0, n),)].astype(values.dtype, copy=False)
 
 
 _take_along_axis.vjp(

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from spmdx import check as checks
 from spmdx.array import Array
 from spmdx.errors import BoundsError
 from spmdx.op import op
@@ -31,6 +32,9 @@ def check(index: Any, n: int, dim: int) -> None:
     Raises:
         BoundsError: with the first that is not.
     """
+    if not isinstance(index, np.ndarray) and not checks.on():
+        return  # to look would make the host wait for the GPU
+    index = memory.host(index)
     if index.size and (int(index.min()) < -n or int(index.max()) >= n):
         bad = index.ravel()[np.argmax((index.ravel() < -n) | (index.ravel() >= n))]
         raise BoundsError(f"index {bad} is out of range for dimension {dim}, which has size {n}.", f"indices below {n}")
@@ -38,26 +42,31 @@ def check(index: Any, n: int, dim: int) -> None:
 
 def locate(index: Any, pieces: Pieces, n: int) -> tuple[Any, Any]:
     """Where in a block with these global intervals every index lies (0 if it does not), and whether it does."""
+    xp = memory.of(index)
     index = index.astype(np.int64)
-    index = np.where(index < 0, index + n, index)
+    index = xp.where(index < 0, index + n, index)
     if not pieces:
-        return np.zeros_like(index), np.zeros(index.shape, bool)
-    starts, stops = (np.array(ends) for ends in zip(*pieces))
-    piece = np.searchsorted(starts, index, "right") - 1
+        return xp.zeros_like(index), xp.zeros(index.shape, bool)
+    if len(pieces) == 1:
+        [(start, stop)] = pieces
+        inside = (index >= start) & (index < stop)
+        return xp.where(inside, index - start, 0), inside
+    starts, stops = (xp.asarray(np.array(ends)) for ends in zip(*pieces))
+    piece = xp.searchsorted(starts, index, "right") - 1
     inside = (piece >= 0) & (index < stops[piece])
-    before = np.cumsum(stops - starts) - (stops - starts)
-    return np.where(inside, index - starts[piece] + before[piece], 0), inside
+    before = xp.cumsum(stops - starts) - (stops - starts)
+    return xp.where(inside, index - starts[piece] + before[piece], 0), inside
 
 
 def _located(indices: Sequence[Any], pieces: Sequence[Pieces], lengths: Sequence[int], dims: Any) -> tuple[Any, Any]:
     """Local indices, broadcast together, and the mask of those in this block."""
-    found, inside = [], np.True_
+    found, inside = [], None
     for index, own, n, dim in zip(indices, pieces, lengths, dims):
         check(index, n, dim)
         local, here = locate(index, own, n)
         found.append(local)
-        inside = inside & here
-    return np.broadcast_arrays(*found), inside
+        inside = here if inside is None else inside & here
+    return memory.of(inside).broadcast_arrays(*found), inside
 
 
 def _lengths(x: tuple[int, ...], *others: tuple[int, ...], dims: Any, **more: Any) -> dict[str, Any]:
@@ -93,9 +102,9 @@ def gather(xp: Any, bounds: Any, *operands: Any, dims: Any, at: int, lengths: An
     else:
         local, inside = _located(indices, pieces, lengths, dims)
         if not all(front.shape[: len(dims)]):
-            return memory.filled(bounds.shape, x.dtype, "sum")
+            return memory.filled(bounds.shape, x.dtype, "sum", xp)
         found = xp.asarray(front[tuple(local)])  # of 0-d indices NumPy makes a scalar
-        found[~inside] = memory.identity(x.dtype, "sum")
+        found[~inside] = memory.neutral(x.dtype, "sum")
     ndim = found.ndim - (x.ndim - len(dims))
     return xp.moveaxis(found, range(ndim), range(at, at + ndim))
 
@@ -121,13 +130,27 @@ def accumulate(
     own = [bounds.shape[d] for d in dims]
     rest = [n for d, n in enumerate(bounds.shape) if d not in dims]
     shape, dtype = (math.prod(own), math.prod(rest)), xp.float32 if narrow else values.dtype
-    out = memory.filled(shape, dtype, "sum") if neutral else xp.zeros(shape, dtype)
-    if out.size:
+    out = memory.filled(shape, dtype, "sum", xp) if neutral else xp.zeros(shape, dtype)
+    if out.size and xp is not np:
+        out = _added_on_gpu(xp, out, values, local, inside, own, at, len(rest))
+    elif out.size:
         ndim = values.ndim - len(rest)
         front = xp.moveaxis(values, range(at, at + ndim), range(ndim))[inside]
         rows = np.ravel_multi_index([i[inside] for i in local], own)
         _add_rows(xp, out, rows, front.reshape(len(rows), out.shape[1]).astype(out.dtype, copy=False))
     return xp.moveaxis(out.reshape(own + rest), range(len(dims)), dims).astype(values.dtype, copy=False)
+
+
+def _added_on_gpu(xp: Any, out: Any, values: Any, local: Any, inside: Any, own: Any, at: int, rest: int) -> Any:
+    """The same where how many indices lie in this block is not to be known on the host: what belongs to other blocks
+    goes to a row more. The order of addition is the GPU's own."""
+    ndim = values.ndim - rest
+    front = xp.moveaxis(values, range(at, at + ndim), range(ndim))
+    number = _numbers(xp, local, inside, own)
+    wide = {"b": np.uint32, "i": np.uint64, "u": np.uint64}.get(out.dtype.kind, out.dtype)  # what CuPy's add.at knows
+    more = xp.concatenate([out, xp.zeros((1, out.shape[1]), out.dtype)]).astype(wide)
+    xp.add.at(more, number, front.reshape(len(number), out.shape[1]).astype(wide))
+    return more[:-1].astype(out.dtype)
 
 
 def _add_rows(xp: Any, out: Any, rows: Any, values: Any) -> None:
@@ -173,9 +196,35 @@ def _assign(target: Any, index: Any, values: Any) -> None:
 def put(xp: Any, bounds: Any, *operands: Any, dims: Any, at: int, lengths: Any = None) -> Any:
     """``x`` with values set at integer arrays; of repeated indices the last wins. ``operands``: x, values, indices."""
     x, values, *indices = operands
+    if xp is not np:
+        return _put_on_gpu(xp, x, values, _located(indices, [bounds.output[d] for d in dims], lengths, dims), dims, at)
     out = xp.array(x)
     _at(_assign, out, values, indices, bounds.output, dims, at, lengths)
     return out
+
+
+def _put_on_gpu(xp: Any, x: Any, values: Any, located: Any, dims: Any, at: int) -> Any:
+    """The same where assignments run at once: of every element the last value is found first."""
+    local, inside = located
+    ndim = values.ndim - (x.ndim - len(dims))
+    front = xp.moveaxis(x, dims, range(len(dims)))
+    own, rest = front.shape[: len(dims)], front.shape[len(dims) :]
+    rows = xp.empty((math.prod(own) + 1, math.prod(rest)), x.dtype)
+    rows[:-1] = front.reshape(rows[:-1].shape)
+    number = _numbers(xp, local, inside, own)
+    given = xp.moveaxis(values, range(at, at + ndim), range(ndim)).reshape(len(number), rows.shape[1])
+    last = xp.zeros(len(rows), np.uint64)
+    xp.maximum.at(last, number, xp.arange(1, len(number) + 1, dtype=np.uint64))
+    rows[number] = given[last[number].astype(np.int64) - 1]
+    return xp.moveaxis(rows[:-1].reshape(front.shape), range(len(dims)), dims)
+
+
+def _numbers(xp: Any, local: Any, inside: Any, own: Any) -> Any:
+    """Flat numbers of elements from their indices; one past the last for those of other blocks."""
+    number = xp.zeros(inside.shape, np.int64)
+    for index, n in zip(local, own):
+        number = number * n + index
+    return xp.where(inside, number, math.prod(own)).ravel()
 
 
 COMBINE = {"multiply": "multiply", "min": "minimum", "max": "maximum"}
@@ -193,7 +242,8 @@ def put_with(xp: Any, bounds: Any, *operands: Any, dims: Any, at: int, how: str,
 def template(x: Array) -> Array:
     """An array that stands for the shape and placement of x alone, with no memory behind it."""
     spec = x.spec.replace(partial=())
-    return wrap(spec, lambda c: np.broadcast_to(np.zeros((), spec.dtype), spec.block_shape(c)))
+    xp = memory.space(spec.mesh.device)
+    return wrap(spec, lambda c: xp.broadcast_to(xp.zeros((), spec.dtype), spec.block_shape(c)))
 
 
 def _gather_back(i: int, g: Any, out: Any, x: Any, *indices: Any, dims: Any, at: int, lengths: Any) -> Any:

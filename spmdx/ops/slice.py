@@ -10,8 +10,6 @@ import operator
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import numpy as np
-
 from spmdx.errors import BoundsError
 from spmdx.op import op
 from spmdx.ops import elementwise as e
@@ -142,7 +140,7 @@ def _getter(xp: Any, bounds: Any, dtype: Any, index: tuple[Any, ...]) -> Callabl
     local = _local(index, bounds.inputs[0])
     if local is None:
         out = bounds.shape
-        return lambda x: memory.filled(out, dtype, "sum")
+        return lambda x: memory.filled(out, dtype, "sum", xp)
     return operator.itemgetter(local[0] if len(local) == 1 else local)
 
 
@@ -252,8 +250,8 @@ def _each(x: tuple[int, ...], y: tuple[int, ...], index: Any, **_: Any) -> Form:
     return Form(f"{d}, {d} -> {d}", {}, stay)
 
 
-def _blended(x: Any, y: Any, index: Any, bounds: Any, combine: Callable[[Any, Any], Any]) -> Any:
-    out = np.array(x)
+def _blended(xp: Any, x: Any, y: Any, index: Any, bounds: Any, combine: Callable[[Any, Any], Any]) -> Any:
+    out = xp.array(x)
     local = _local(index, bounds.output)
     if local is not None:
         out[local] = combine(x[local], y[local])
@@ -263,7 +261,7 @@ def _blended(x: Any, y: Any, index: Any, bounds: Any, combine: Callable[[Any, An
 @op(_each, arrays=2, linear="together", bounds=True)
 def blend(xp: Any, bounds: Any, x: Any, y: Any, index: Any) -> Any:
     """``y`` at the resolved index, ``x`` elsewhere: two arrays of one shape."""
-    return _blended(x, y, index, bounds, lambda a, b: b)
+    return _blended(xp, x, y, index, bounds, lambda a, b: b)
 
 
 COMBINE = {"multiply": "multiply", "min": "minimum", "max": "maximum"}
@@ -272,7 +270,7 @@ COMBINE = {"multiply": "multiply", "min": "minimum", "max": "maximum"}
 @op(_each, arrays=2, bounds=True)
 def blend_with(xp: Any, bounds: Any, x: Any, y: Any, index: Any, how: str) -> Any:
     """``how(x, y)`` at the resolved index, ``x`` elsewhere; how is multiply, min or max."""
-    return _blended(x, y, index, bounds, getattr(xp, COMBINE[how]))
+    return _blended(xp, x, y, index, bounds, getattr(xp, COMBINE[how]))
 
 
 blend.vjp(

@@ -7,8 +7,6 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from spmdx import context
 from spmdx.array import Array
 from spmdx.decide import common_mesh
@@ -19,6 +17,7 @@ from spmdx.move import pack, record, unpack
 from spmdx.ops.place import moved_arrays, redistribute
 from spmdx.placement import Placement
 from spmdx.plan import plan
+from spmdx.runtime import memory
 from spmdx.spec import Spec, place
 from spmdx.tape import Watched, recording
 
@@ -52,7 +51,7 @@ def to(x: Array, mesh: Mesh, placement: Placement | None = None) -> Array:
 
 def _transfer(source: Spec, target: Spec, block: Any) -> Any:
     ranks = tuple(dict.fromkeys((*source.mesh.ranks, *target.mesh.ranks)))
-    union = Mesh(("union",), (len(ranks),), ranks)
+    union = Mesh(("union",), (len(ranks),), ranks, target.mesh.device)
     me = context.rank()
     if me not in ranks:
         return None
@@ -72,7 +71,7 @@ def _transfer(source: Spec, target: Spec, block: Any) -> Any:
     arrived = group.all_to_all(buffer, counts, incoming)
     if not target.mesh.contains_me():
         return None
-    out = np.empty(target.block_shape(target.mesh.here()), source.dtype)
+    out = memory.space(union.device).empty(target.block_shape(target.mesh.here()), source.dtype)
     for part, flat in zip(receive, arrived):
         if part is not None:
             unpack(part, flat, out)

@@ -10,26 +10,27 @@ from spmdx.op import op
 from spmdx.ops.axes import names
 from spmdx.ops.neural import activate, wide
 from spmdx.ops.pointwise import FLOATS, pointwise
+from spmdx.runtime import memory
 
 
 @pointwise(FLOATS, ufunc=None)
 def _mix(xp: Any, x: Any, a: Any, y: Any, b: Any) -> Any:
     """a x + b y, for numbers a and b"""
-    return activate("mix", x, y, numbers=(a, b))
+    return activate(xp, "mix", x, y, numbers=(a, b))
 
 
 @pointwise(FLOATS, ufunc=None)
 def _mix_square(xp: Any, x: Any, a: Any, y: Any, b: Any) -> Any:
     """a x + b y**2, for numbers a and b"""
-    return activate("mix_square", x, y, numbers=(a, b))
+    return activate(xp, "mix_square", x, y, numbers=(a, b))
 
 
 @pointwise(FLOATS, ufunc=None)
 def _adam_step(xp: Any, m: Any, v: Any, p: Any, rate: Any, root: Any, eps: Any, decay: Any) -> Any:
     """-rate m / (sqrt(v) / root + eps) - decay p, for numbers but m, v and p; p may be one if decay is 0"""
-    if xp.ndim(decay) == 0 and not decay:
-        return activate("adam_step", m, v, numbers=(rate, root, eps))
-    return activate("adamw_step", m, v, p, numbers=(rate, root, eps, decay))
+    if not memory.on_device(decay) and np.ndim(decay) == 0 and not decay:
+        return activate(xp, "adam_step", m, v, numbers=(rate, root, eps))
+    return activate(xp, "adamw_step", m, v, p, numbers=(rate, root, eps, decay))
 
 
 def _all(shape: tuple[int, ...]) -> str:
@@ -40,4 +41,4 @@ def _all(shape: tuple[int, ...]) -> str:
 def _square_sum(xp: Any, x: Any) -> Any:
     """The sum of squares: a Partial sum along every axis that divides x."""
     flat = wide(xp, x).ravel()
-    return np.vdot(flat, flat)
+    return xp.vdot(flat, flat)

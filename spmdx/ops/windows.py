@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from itertools import product
 from typing import Any
 
-import numpy as np
-
 from spmdx.errors import ShapeError
 from spmdx.op import op
 from spmdx.rule import Form
@@ -38,7 +36,7 @@ def _windows(xp: Any, x: Any, sizes: Sizes, strides: Sizes, dilations: Sizes) ->
     if 0 in many:
         return xp.empty((*x.shape[: x.ndim - last], *many, *sizes), x.dtype)
     spread = [(size - 1) * d + 1 for size, d in zip(sizes, dilations)]
-    view = np.lib.stride_tricks.sliding_window_view(x, spread, tuple(range(-last, 0)))
+    view = xp.lib.stride_tricks.sliding_window_view(x, spread, tuple(range(-last, 0)))
     steps: Any = (..., *(slice(None, None, s) for s in (*strides, *dilations)))
     return view[steps]
 

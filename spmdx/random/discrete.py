@@ -17,7 +17,6 @@ from spmdx.mesh import Mesh
 from spmdx.placement import Placement
 from spmdx.random.fill import DOUBLE, Where, drawn, parameter, target, whole, words_of
 from spmdx.random.key import Key
-from spmdx.runtime import kernels
 from spmdx.runtime.kernels import Intervals
 
 __all__ = ["binomial", "geometric", "poisson", "rademacher"]
@@ -37,8 +36,8 @@ def rademacher(
     if kind.kind not in "ifcV":
         raise DtypeError(f"rademacher gives -1 and 1, which {kind.name} does not hold.", "dtype=np.int64")
 
-    def fill(n: tuple[int, ...], i: Intervals) -> Any:
-        return np.where(kernels.bernoulli(words, n, i, 0.5), np.ones((), kind), -np.ones((), kind))
+    def fill(on: Any, n: tuple[int, ...], i: Intervals) -> Any:
+        return on.xp.where(on.bernoulli(words, n, i, 0.5), on.xp.ones((), kind), -on.xp.ones((), kind))
 
     return drawn(target(shape, kind, (), (mesh, placement, device), "rademacher"), fill)
 
@@ -56,8 +55,8 @@ def poisson(
     """Poisson numbers of mean ``lam``, from a stream for each element: by inversion below 10, else Hoermann (1993)."""
     kind, words = whole(dtype, "poisson"), words_of(key)
 
-    def fill(n: tuple[int, ...], i: Intervals, lam: Any) -> Any:
-        return _saturated(kernels.streams("poisson", words, n, i, lam), i, kind)
+    def fill(on: Any, n: tuple[int, ...], i: Intervals, lam: Any) -> Any:
+        return _saturated(on, on.streams("poisson", words, n, i, lam), kind)
 
     return _counted("poisson", fill, shape, kind, [(lam, "lam", "mean")], (mesh, placement, device))
 
@@ -78,8 +77,8 @@ def binomial(
     """
     kind, words = whole(dtype, "binomial"), words_of(key)
 
-    def fill(size: tuple[int, ...], i: Intervals, n: Any, p: Any) -> Any:
-        return _saturated(kernels.streams("binomial", words, size, i, n, p), i, kind)
+    def fill(on: Any, size: tuple[int, ...], i: Intervals, n: Any, p: Any) -> Any:
+        return _saturated(on, on.streams("binomial", words, size, i, n, p), kind)
 
     given = [(n, "n", "count"), (p, "p", "probability")]
     return _counted("binomial", fill, shape, kind, given, (mesh, placement, device))
@@ -98,11 +97,11 @@ def geometric(
     """The number of the first success among trials with probability ``p``: 1 or more."""
     kind, words = whole(dtype, "geometric"), words_of(key)
 
-    def fill(n: tuple[int, ...], i: Intervals, p: Any) -> Any:
+    def fill(on: Any, n: tuple[int, ...], i: Intervals, p: Any) -> Any:
         sure = p == 1
-        rate = -kernels.apply("log1p", -np.where(sure, 0.5, p))
-        wait = np.ceil(kernels.continuous("exponential", words, n, i, DOUBLE) / rate)
-        return _saturated(np.where(sure, 1.0, np.maximum(wait, 1.0)), i, kind)
+        rate = -on.apply("log1p", -on.xp.where(sure, 0.5, p))
+        wait = on.xp.ceil(on.continuous("exponential", words, n, i, DOUBLE) / rate)
+        return _saturated(on, on.xp.where(sure, 1.0, on.xp.maximum(wait, 1.0)), kind)
 
     return _counted("geometric", fill, shape, kind, [(p, "p", "chance")], (mesh, placement, device))
 
@@ -114,13 +113,15 @@ def _counted(
     return drawn(target(shape, kind, [value for value, _, _ in ready], where, name), fill, ready)
 
 
-def _saturated(numbers: Any, intervals: Intervals, kind: np.dtype[Any]) -> Any:
+def _saturated(on: Any, numbers: Any, kind: np.dtype[Any]) -> Any:
     """Whole float64 numbers from 0 up as integers; those above the greatest are the greatest."""
     greatest = np.iinfo(kind).max
     over = numbers >= float(greatest)
+    if on.xp is not np:
+        return on.xp.where(over, on.xp.asarray(greatest, kind), on.xp.where(over, 0.0, numbers).astype(kind))
     if over.any():
         numbers = np.where(over, 0.0, numbers)
-    out = kernels.empty(intervals, kind)
+    out: Any = on.take(numbers.size, kind).reshape(numbers.shape)
     np.copyto(out, numbers, casting="unsafe")
     out[over] = greatest
     return out

@@ -17,7 +17,6 @@ from spmdx.mesh import Mesh
 from spmdx.placement import Placement
 from spmdx.random.fill import DOUBLE, Where, drawn, floating, parameter, target, words_of, working
 from spmdx.random.key import Key, split
-from spmdx.runtime import kernels
 from spmdx.runtime.kernels import Intervals
 
 __all__ = ["beta", "chisquare", "gamma", "lognormal", "pareto", "t", "truncated_normal", "weibull"]
@@ -37,10 +36,10 @@ def truncated_normal(
     """Standard normals confined to [lower, upper], by the inverse distribution function, computed in float64."""
     kind, words = floating(dtype, "truncated_normal"), words_of(key)
 
-    def fill(n: tuple[int, ...], i: Intervals, a: Any, b: Any) -> Any:
+    def fill(on: Any, n: tuple[int, ...], i: Intervals, a: Any, b: Any) -> Any:
         if not (a < b).all():
             raise ArgumentError("truncated_normal needs lower < upper.", "lower=-2.0, upper=2.0")
-        return kernels.truncated_normal(words, n, i, kind, a, b)
+        return on.truncated_normal(words, n, i, kind, a, b)
 
     given = [(lower, "lower", "number"), (upper, "upper", "number")]
     return _shaped("truncated_normal", fill, shape, kind, given, (mesh, placement, device), working(kind))
@@ -61,9 +60,9 @@ def lognormal(
     kind, words = floating(dtype, "lognormal"), words_of(key)
     inner = working(kind)
 
-    def fill(n: tuple[int, ...], i: Intervals, mean: Any, sigma: Any) -> Any:
-        x = kernels.normal(words, n, i, inner)
-        return _rounded(kernels.exp(mean.astype(inner) + sigma.astype(inner) * x), kind)
+    def fill(on: Any, n: tuple[int, ...], i: Intervals, mean: Any, sigma: Any) -> Any:
+        x = on.normal(words, n, i, inner)
+        return _rounded(on.exp(mean.astype(inner) + sigma.astype(inner) * x), kind)
 
     given = [(mean, "mean", "finite"), (sigma, "sigma", "non-negative")]
     return _shaped("lognormal", fill, shape, kind, given, (mesh, placement, device), inner)
@@ -84,9 +83,9 @@ def weibull(
     kind, words = floating(dtype, "weibull"), words_of(key)
     inner = working(kind)
 
-    def fill(n: tuple[int, ...], i: Intervals, a: Any, scale: Any) -> Any:
-        x = kernels.continuous("gumbel", words, n, i, inner)  # -log(E)
-        return _rounded(scale.astype(inner) * kernels.exp(-x / a.astype(inner)), kind)
+    def fill(on: Any, n: tuple[int, ...], i: Intervals, a: Any, scale: Any) -> Any:
+        x = on.continuous("gumbel", words, n, i, inner)  # -log(E)
+        return _rounded(scale.astype(inner) * on.exp(-x / a.astype(inner)), kind)
 
     given = [(a, "a", "positive"), (scale, "scale", "non-negative")]
     return _shaped("weibull", fill, shape, kind, given, (mesh, placement, device), inner)
@@ -106,9 +105,9 @@ def pareto(
     kind, words = floating(dtype, "pareto"), words_of(key)
     inner = working(kind)
 
-    def fill(n: tuple[int, ...], i: Intervals, b: Any) -> Any:
-        x = kernels.continuous("exponential", words, n, i, inner)
-        return _rounded(kernels.exp(x / b.astype(inner)), kind)
+    def fill(on: Any, n: tuple[int, ...], i: Intervals, b: Any) -> Any:
+        x = on.continuous("exponential", words, n, i, inner)
+        return _rounded(on.exp(x / b.astype(inner)), kind)
 
     return _shaped("pareto", fill, shape, kind, [(b, "b", "positive")], (mesh, placement, device), inner)
 
@@ -127,8 +126,8 @@ def gamma(
     """Gamma values: density x**(alpha - 1) exp(-x / scale), by Marsaglia and Tsang (2000)."""
     kind, words = floating(dtype, "gamma"), words_of(key)
 
-    def fill(n: tuple[int, ...], i: Intervals, alpha: Any, scale: Any) -> Any:
-        x = kernels.streams("gamma", words, n, i, alpha)
+    def fill(on: Any, n: tuple[int, ...], i: Intervals, alpha: Any, scale: Any) -> Any:
+        x = on.streams("gamma", words, n, i, alpha)
         if scale.ndim or scale != 1:
             x *= scale
         return _rounded(x, kind)
@@ -150,8 +149,8 @@ def chisquare(
     """The sum of ``df`` squared normals; df need not be whole."""
     kind, words = floating(dtype, "chisquare"), words_of(key)
 
-    def fill(n: tuple[int, ...], i: Intervals, df: Any) -> Any:
-        x = kernels.streams("gamma", words, n, i, 0.5 * df)
+    def fill(on: Any, n: tuple[int, ...], i: Intervals, df: Any) -> Any:
+        x = on.streams("gamma", words, n, i, 0.5 * df)
         x *= 2.0
         return _rounded(x, kind)
 
@@ -174,10 +173,10 @@ def beta(
     """
     kind, (first, second) = floating(dtype, "beta"), split(key)
 
-    def fill(n: tuple[int, ...], i: Intervals, a: Any, b: Any) -> Any:
-        x = kernels.streams("log_gamma", first.words, n, i, a)
-        y = kernels.streams("log_gamma", second.words, n, i, b)
-        return _rounded(1.0 / (1.0 + kernels.exp(y - x)), kind)
+    def fill(on: Any, n: tuple[int, ...], i: Intervals, a: Any, b: Any) -> Any:
+        x = on.streams("log_gamma", first.words, n, i, a)
+        y = on.streams("log_gamma", second.words, n, i, b)
+        return _rounded(1.0 / (1.0 + on.exp(y - x)), kind)
 
     given = [(a, "a", "positive"), (b, "b", "positive")]
     return _shaped("beta", fill, shape, kind, given, (mesh, placement, device), DOUBLE)
@@ -196,11 +195,11 @@ def t(
     """Student's t with ``df`` degrees of freedom: a normal over the root of a gamma value, by the keys of a split."""
     kind, (first, second) = floating(dtype, "t"), split(key)
 
-    def fill(n: tuple[int, ...], i: Intervals, df: Any) -> Any:
+    def fill(on: Any, n: tuple[int, ...], i: Intervals, df: Any) -> Any:
         half = 0.5 * df
-        x, g = kernels.normal(first.words, n, i, DOUBLE), kernels.streams("gamma", second.words, n, i, half)
+        x, g = on.normal(first.words, n, i, DOUBLE), on.streams("gamma", second.words, n, i, half)
         with np.errstate(divide="ignore"):
-            return _rounded(x * np.sqrt(half / g), kind)
+            return _rounded(x * on.xp.sqrt(half / g), kind)
 
     return _shaped("t", fill, shape, kind, [(df, "df", "positive")], (mesh, placement, device), DOUBLE)
 

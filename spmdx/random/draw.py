@@ -17,7 +17,6 @@ from spmdx.mesh import Mesh
 from spmdx.placement import Placement
 from spmdx.random.fill import SINGLE, drawn, floating, parameter, stretched, target, whole, words_of, working
 from spmdx.random.key import THREEFRY, Key, fold_in
-from spmdx.runtime import kernels
 from spmdx.runtime.kernels import Intervals
 
 
@@ -36,7 +35,7 @@ def bits(
         raise DtypeError(f"bits gives unsigned integers, not {kind.name}.", "dtype=np.uint32")
     words = words_of(key)
     spec = target(shape, kind, (), (mesh, placement, device), "bits")
-    return drawn(spec, lambda n, i: kernels.bits(words, n, i, kind))
+    return drawn(spec, lambda on, n, i: on.bits(words, n, i, kind))
 
 
 def uniform(
@@ -59,16 +58,16 @@ def uniform(
     kind, words = floating(dtype, "uniform"), words_of(key)
     if type(low) is type(high) is float and low == 0 and high == 1:
         plain = target(shape, kind, (), (mesh, placement, device), "uniform")
-        return drawn(plain, lambda n, i: kernels.uniform(words, n, i, kind))
+        return drawn(plain, lambda on, n, i: on.uniform(words, n, i, kind))
     bottom, top = parameter(low, "low", "finite", kind, mesh), parameter(high, "high", "finite", kind, mesh)
     spec = target(shape, kind, (bottom, top), (mesh, placement, device), "uniform")
     if isinstance(bottom, Array) or isinstance(top, Array):
 
-        def fill(n: tuple[int, ...], i: Intervals, a: Any, b: Any) -> Any:
-            a, b = np.asarray(a, kind), np.asarray(b, kind)
+        def fill(on: Any, n: tuple[int, ...], i: Intervals, a: Any, b: Any) -> Any:
+            a, b = on.xp.asarray(a, kind), on.xp.asarray(b, kind)
             if not (a < b).all():
                 raise ArgumentError("uniform needs low < high in every element.", "high=low + 1.0")
-            return kernels.between(kernels.uniform(words, n, i, working(kind)), a, b, kind)
+            return on.between(on.uniform(words, n, i, working(kind)), a, b, kind)
 
         return drawn(spec, fill, [(bottom, "low", "finite"), (top, "high", "finite")])
     if not bottom < top:
@@ -81,7 +80,7 @@ def uniform(
             f"high - low is {span} in {wide.__name__}: [{low}, {high}) is too wide.",
             f"half the bounds, and 2 * uniform(key, shape, low={bottom / 2!r}, high={top / 2!r})",
         )
-    return drawn(spec, lambda n, i: kernels.uniform(words, n, i, kind, bottom, top))
+    return drawn(spec, lambda on, n, i: on.uniform(words, n, i, kind, bottom, top))
 
 
 def normal(
@@ -103,9 +102,15 @@ def normal(
             in float32 and rounded.
     """
     words, kind = words_of(key), dtypes.checked(dtype)
-    kernel = kernels.complex_normal if kind.kind == "c" else kernels.normal
+    kernel = "complex_normal" if kind.kind == "c" else "normal"
     return stretched(
-        "normal", lambda t: lambda n, i: kernel(words, n, i, t), shape, loc, scale, kind, (mesh, placement, device)
+        "normal",
+        lambda t: lambda on, n, i: getattr(on, kernel)(words, n, i, t),
+        shape,
+        loc,
+        scale,
+        kind,
+        (mesh, placement, device),
     )
 
 
@@ -201,7 +206,7 @@ def _standard(name: str, key: Key, shape: Any, loc: Any, scale: Any, dtype: Any,
     words = words_of(key)
 
     def fill(kind: np.dtype[Any]) -> Any:
-        return lambda n, i: kernels.continuous(name, words, n, i, kind)
+        return lambda on, n, i: on.continuous(name, words, n, i, kind)
 
     return stretched(name, fill, shape, loc, scale, floating(dtype, name), where)
 
@@ -230,17 +235,17 @@ def randint(
         top = last + 1
         if not bottom < top:
             raise ArgumentError(f"randint needs low < high; got [{bottom}, {top}).", f"low={bottom}, high={bottom + 1}")
-        return drawn(spec, lambda n, i: kernels.randint(words, n, i, kind, bottom, top))
+        return drawn(spec, lambda on, n, i: on.randint(words, n, i, kind, bottom, top))
     bottom, last = (v if isinstance(v, Array) else constant(np.asarray(v, kind), spec.mesh) for v in (bottom, last))
     wide, word = np.dtype(f"{kind.kind}8"), np.dtype(np.uint64)
 
-    def fill(n: tuple[int, ...], i: Intervals, a: Any, b: Any) -> Any:
+    def fill(on: Any, n: tuple[int, ...], i: Intervals, a: Any, b: Any) -> Any:
         if not (a <= b).all():
             raise ArgumentError("randint needs low < high in every element.", "high=low + 1")
         if key.impl == THREEFRY:
-            return _jax_integers(key, n, i, a, b)
+            return _jax_integers(on, key, n, i, a, b)
         start, end = a.astype(wide).view(word), b.astype(wide).view(word)
-        picked = kernels.apply("multiply_high", kernels.bits(words, n, i, word), end - start + word.type(1))
+        picked = on.apply("multiply_high", on.bits(words, n, i, word), end - start + word.type(1))
         return (start + picked).view(wide).astype(kind, copy=False)
 
     return drawn(spec, fill, [(bottom, "low", "number"), (last, "high", "number")])
@@ -264,26 +269,24 @@ def bernoulli(
     spec = target(shape, kind, (chance,), (mesh, placement, device), "bernoulli")
     if isinstance(chance, Array):
 
-        def fill(n: tuple[int, ...], i: Intervals, each: Any) -> Any:
-            return (kernels.continuous("unit", words, n, i, SINGLE) < each).astype(kind, copy=False)
+        def fill(on: Any, n: tuple[int, ...], i: Intervals, each: Any) -> Any:
+            return (on.continuous("unit", words, n, i, SINGLE) < each).astype(kind, copy=False)
 
         return drawn(spec, fill, [(chance, "p", "probability")])
-    return drawn(spec, lambda n, i: kernels.bernoulli(words, n, i, chance).astype(kind, copy=False))
+    return drawn(spec, lambda on, n, i: on.bernoulli(words, n, i, chance).astype(kind, copy=False))
 
 
-def _jax_integers(key: Key, shape: tuple[int, ...], intervals: Intervals, low: Any, last: Any) -> Any:
+def _jax_integers(on: Any, key: Key, shape: tuple[int, ...], intervals: Intervals, low: Any, last: Any) -> Any:
     """JAX's integers from ``low`` to ``last``, as in cuda/jax.h: remainders of numbers of twice the bits."""
     width = max(32, 8 * low.itemsize)
     kind, word = np.dtype(f"{low.dtype.kind}{width // 8}"), np.dtype(f"u{width // 8}")
     start = low.astype(kind).view(word)
     span = last.astype(kind).view(word) - start + word.type(1)  # 0: all numbers
-    some = np.where(span == 0, word.type(1), span)
-    above, below = (
-        kernels.bits(words, shape, intervals, word) for words in (fold_in(key, 0).words, fold_in(key, 1).words)
-    )
+    some = on.xp.where(span == 0, word.type(1), span)
+    above, below = (on.bits(words, shape, intervals, word) for words in (fold_in(key, 0).words, fold_in(key, 1).words))
     times = word.type(1 << width // 2) % some
     drawn = (above % some * (times * times % some) + below % some) % some
-    return (start + np.where(span == 0, below, drawn)).view(kind).astype(low.dtype, copy=False)
+    return (start + on.xp.where(span == 0, below, drawn)).view(kind).astype(low.dtype, copy=False)
 
 
 def _bound(value: Any, name: str, kind: np.dtype[Any], less: int, mesh: Mesh | None) -> Any:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from spmdx.decide import Bounds
 from spmdx.op import op
 from spmdx.runtime import kernels
@@ -19,7 +21,8 @@ def dropped(xp: Any, at: Bounds, x: Any, words: Any, rate: Any, shape: Any = Non
 
     One kernel, which draws the mask piece by piece: the gradient is the same operation on g, which draws it again.
     """
-    return kernels.dropout(tuple(words.tolist()), shape, at.output, x, 1.0 - float(rate))
+    own = tuple(words.tolist()) if xp is np else words  # on a GPU read there
+    return kernels.of(xp).dropout(own, shape, at.output, x, 1.0 - float(rate))
 
 
 dropped.vjp(

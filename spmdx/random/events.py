@@ -18,7 +18,6 @@ from spmdx.placement import Placement
 from spmdx.plan import plan
 from spmdx.random.fill import DOUBLE, Where, drawn, floating, parameter, target, words_of
 from spmdx.random.key import Key, split
-from spmdx.runtime import kernels
 from spmdx.runtime.kernels import Intervals
 from spmdx.spec import WHOLE
 
@@ -46,11 +45,11 @@ def dirichlet(
     if not isinstance(concentration, Array):
         raise ShapeError("dirichlet takes a vector of at least one alpha.", "alpha=[1.0, 1.0, 1.0]")
 
-    def fill(n: Shape, i: Intervals, a: Any) -> Any:
-        logs = kernels.streams("log_gamma", words, n, i, a)
+    def fill(on: Any, n: Shape, i: Intervals, a: Any) -> Any:
+        logs = on.streams("log_gamma", words, n, i, a)
         if not logs.size:
             return logs.astype(kind)
-        parts = kernels.exp(logs - logs.max(axis=-1, keepdims=True))
+        parts = on.exp(logs - logs.max(axis=-1, keepdims=True))
         total = parts[..., :1].copy()
         for j in range(1, parts.shape[-1]):  # in the order of the index, on every processor
             total[..., 0] += parts[..., j]
@@ -89,9 +88,9 @@ def multivariate_normal(
     except np.linalg.LinAlgError:
         raise ArgumentError("the covariance is not positive definite.", f"cov + 1e-9 * np.eye({n})") from None
 
-    def fill(size: Shape, i: Intervals, center: Any) -> Any:
-        x = kernels.normal(words, size, i, DOUBLE)
-        return _narrowed(x @ factor.T + center, kind)
+    def fill(on: Any, size: Shape, i: Intervals, center: Any) -> Any:
+        x = on.normal(words, size, i, DOUBLE)
+        return _narrowed(x @ on.xp.asarray(factor.T) + center, kind)
 
     given = [(parameter(mean, "mean", "finite", DOUBLE, mesh), "mean", "finite")]
     return _whole_events((*sizes_of(shape), n), 1, kind, fill, given, (mesh, placement, device))
@@ -115,15 +114,15 @@ def orthogonal(
     columns = n if m is None else m
     tall, wide = max(n, columns), min(n, columns)
 
-    def fill(size: Shape, i: Intervals) -> Any:
+    def fill(on: Any, size: Shape, i: Intervals) -> Any:
         batch = size[:-2]
-        x = kernels.normal(words, (*batch, tall, wide), [*i[:-2], [(0, tall)], [(0, wide)]], DOUBLE)
+        x = on.normal(words, (*batch, tall, wide), [*i[:-2], [(0, tall)], [(0, wide)]], DOUBLE)
         if not x.size:
-            return np.empty([sum(b - a for a, b in pieces) for pieces in i], kind)
-        q, r = np.linalg.qr(x)
-        d = np.diagonal(r, axis1=-2, axis2=-1)
-        q = q * np.where(d < 0, -1.0, 1.0)[..., None, :]
-        return _narrowed(np.ascontiguousarray(q if n >= columns else np.swapaxes(q, -1, -2)), kind)
+            return on.xp.empty([sum(b - a for a, b in pieces) for pieces in i], kind)
+        q, r = on.xp.linalg.qr(x)
+        d = on.xp.diagonal(r, axis1=-2, axis2=-1)
+        q = q * on.xp.where(d < 0, -1.0, 1.0)[..., None, :]
+        return _narrowed(on.xp.ascontiguousarray(q if n >= columns else on.xp.swapaxes(q, -1, -2)), kind)
 
     return _whole_events((*sizes_of(shape), n, columns), 2, kind, fill, [], (mesh, placement, device))
 
@@ -148,14 +147,14 @@ def ball(
     if isinstance(power, Array):
         raise ArgumentError("ball takes one p for all points.", "p=2.0")
 
-    def fill(n: Shape, i: Intervals) -> Any:
-        logs = kernels.streams("log_gamma", first.words, n, i, 1.0 / power)
-        g = kernels.exp(logs)
-        total = kernels.continuous("exponential", second.words, n[:-1], i[:-1], DOUBLE)
+    def fill(on: Any, n: Shape, i: Intervals) -> Any:
+        logs = on.streams("log_gamma", first.words, n, i, 1.0 / power)
+        g = on.exp(logs)
+        total = on.continuous("exponential", second.words, n[:-1], i[:-1], DOUBLE)
         for j in range(g.shape[-1]):
             total += g[..., j]
-        size = kernels.exp((logs - kernels.log(total)[..., None]) / power)
-        return _narrowed(np.where(kernels.bernoulli(third.words, n, i, 0.5), size, -size), kind)
+        size = on.exp((logs - on.log(total)[..., None]) / power)
+        return _narrowed(on.xp.where(on.bernoulli(third.words, n, i, 0.5), size, -size), kind)
 
     return _whole_events((*sizes_of(shape), int(d)), 1, kind, fill, [], (mesh, placement, device))
 

@@ -22,6 +22,7 @@ from spmdx.ops.place import moved_arrays, spec_for, wrap
 from spmdx.placement import Placement
 from spmdx.plan import LOCAL, plan
 from spmdx.random.key import PHILOX, THREEFRY, Key, checked
+from spmdx.runtime import kernels, memory
 from spmdx.runtime.kernels import FLOATS
 from spmdx.spec import WHOLE, Spec, make, place
 
@@ -38,7 +39,7 @@ CONDITIONS: dict[str, tuple[str, Callable[[Any], Any], str]] = {
     "probability": ("a probability, between 0 and 1", lambda v: (v >= 0) & (v <= 1), "0.5"),
     "chance": ("a probability above 0, at most 1", lambda v: (v > 0) & (v <= 1), "0.5"),
     "mean": ("from 0 to 2**60", lambda v: (v >= 0) & (v <= 2.0**60), "1.0"),
-    "count": ("a whole number from 0 to 2**53", lambda v: (v >= 0) & (v <= 2.0**53) & (v == np.floor(v)), "10"),
+    "count": ("a whole number from 0 to 2**53", lambda v: (v >= 0) & (v <= 2.0**53) & (v == v // 1), "10"),
 }
 
 
@@ -127,7 +128,7 @@ def aligned(x: Parameter, spec: Spec, name: str, condition: str) -> Parameter:
     [x] = moved_arrays([x], [target], [steps], "random")
     text, test, _ = CONDITIONS[condition]
     for block in x._block if isinstance(x._block, tuple) else (x._block,):
-        if block is not None and not np.all(test(block)):
+        if block is not None and not bool(test(block).all()):
             bad = block[~test(block)].reshape(-1)[0]
             raise ArgumentError(f"{name} is {text}; an element is {bad}.", f"sx.clip({name}, low, high) first")
     return x
@@ -136,12 +137,12 @@ def aligned(x: Parameter, spec: Spec, name: str, condition: str) -> Parameter:
 def local(x: Parameter, spec: Spec, coordinate: Coordinate) -> Any:
     """The part of an aligned parameter that belongs to a block: as large as the block, or 0-d."""
     if not isinstance(x, Array):
-        return np.asarray(x, DOUBLE)
+        return memory.put(spec.mesh.device, np.asarray(x, DOUBLE))
     mesh = spec.mesh
     block = x._block
     if isinstance(block, tuple):
         block = block[mesh.ranks.index(mesh.rank_at(coordinate))]
-    return block.reshape(()) if x.size == 1 else np.broadcast_to(block, spec.block_shape(coordinate))
+    return block.reshape(()) if x.size == 1 else memory.of(block).broadcast_to(block, spec.block_shape(coordinate))
 
 
 # Results
@@ -186,11 +187,13 @@ def _spec(shape: tuple[int, ...], dtype: np.dtype[Any], mesh: Mesh, placement: A
 
 
 def drawn(spec: Spec, fill: Callable[..., Any], parameters: Sequence[tuple[Parameter, str, str]] = ()) -> Array:
-    """The array of blocks ``fill(global shape, intervals, *local parameters)``; parameters: value, name, condition."""
+    """The array of blocks ``fill(kernels, global shape, intervals, *local parameters)``; parameters: value, name,
+    condition."""
+    on = kernels.on(spec.mesh.device)
     if not parameters:
 
         def block(c: Coordinate) -> Any:
-            return fill(spec.shape, [spec.pieces(d, c) for d in range(spec.ndim)])
+            return fill(on, spec.shape, [spec.pieces(d, c) for d in range(spec.ndim)])
 
         if spec.mesh.size == 1 and spec.mesh.device == "cpu":  # the short way
             return Array(block(spec.mesh.here()) if spec.mesh.contains_me() else None, spec)
@@ -204,7 +207,7 @@ def drawn(spec: Spec, fill: Callable[..., Any], parameters: Sequence[tuple[Param
 
     def block_with(c: Coordinate) -> Any:
         pieces = [spec.pieces(d, c) for d in range(spec.ndim)]
-        return fill(spec.shape, pieces, *(local(p, spec, c) for p in ready))
+        return fill(on, spec.shape, pieces, *(local(p, spec, c) for p in ready))
 
     return wrap(spec, block_with)
 

@@ -17,11 +17,12 @@ from spmdx.mesh import Coordinate
 from spmdx.ops.extremes import NOWHERE
 from spmdx.ops.place import moved_arrays
 from spmdx.plan import plan
-from spmdx.runtime import kernels
+from spmdx.runtime import kernels, memory
 from spmdx.spec import Spec, make
 
 __all__ = ["TILE", "greatest"]
 TILE = 2**16  # numbers drawn at a time
+GPU_TILE = 2**24
 INT64 = np.dtype(np.int64)
 
 Pieces = list[tuple[int, int]]
@@ -49,7 +50,8 @@ def greatest(words: Any, x: Array, spec: Spec, dim: int) -> Array:
     whole = value.spec.replace(partial=())
     [most] = moved_arrays([value], [whole], [plan(value.spec, whole)], "categorical")
     tops = most._block if sim else (most._block,)
-    hits = [np.where((best == top) | (best != best), index, NOWHERE) for (best, index), top in zip(found, tops)]
+    xp = memory.space(mesh.device)
+    hits = [xp.where((best == top) | (best != best), index, NOWHERE) for (best, index), top in zip(found, tops)]
     return held(hits, INT64, "min")
 
 
@@ -58,26 +60,27 @@ def _of_block(words: Any, x: Any, spec: Spec, coordinate: Coordinate, dim: int) 
     pieces = [list(spec.pieces(d, coordinate)) for d in range(spec.ndim)]
     size = spec.block_shape(coordinate)
     out = size[:dim] + size[dim + 1 :]
-    best, index = np.full(out, -np.inf, x.dtype), np.full(out, NOWHERE, INT64)
-    numbers = np.concatenate([np.arange(a, b) for a, b in pieces[dim]] or [np.empty(0, INT64)])
+    xp = memory.of(x)
+    best, index = xp.full(out, -np.inf, x.dtype), xp.full(out, NOWHERE, INT64)
+    numbers = xp.concatenate([xp.arange(a, b) for a, b in pieces[dim]] or [xp.empty(0, INT64)])
     before = spec.ndim - x.ndim
-    for cut in _tiles(size) if 0 not in size else ():
+    for cut in _tiles(size, TILE if xp is np else GPU_TILE) if 0 not in size else ():
         inside = [_within(p, s) for p, s in zip(pieces, cut)]
-        noisy = kernels.continuous("gumbel", words, spec.shape, inside, x.dtype) + x[tuple(cut[before:])]
+        noisy = kernels.of(xp).continuous("gumbel", words, spec.shape, inside, x.dtype) + x[tuple(cut[before:])]
         comparable = noisy if noisy.dtype.kind == "f" else noisy.astype(np.float32)  # NumPy's argmax knows no bfloat16
         first = comparable.argmax(dim)[(slice(None),) * dim + (None,)]
-        value, at = np.take_along_axis(noisy, first, dim).squeeze(dim), numbers[cut[dim]][first.squeeze(dim)]
+        value, at = xp.take_along_axis(noisy, first, dim).squeeze(dim), numbers[cut[dim]][first.squeeze(dim)]
         where = tuple(cut[:dim] + cut[dim + 1 :])
         old = best[where]
         better = (index[where] == NOWHERE) | (value > old) | ((value != value) & (old == old))
-        best[where], index[where] = np.where(better, value, old), np.where(better, at, index[where])
+        best[where], index[where] = xp.where(better, value, old), xp.where(better, at, index[where])
     return best, index
 
 
-def _tiles(size: tuple[int, ...]) -> Iterator[list[slice]]:
-    """Boxes of at most TILE elements that cover a block, in C order."""
-    cut = next((d for d in range(len(size)) if math.prod(size[d + 1 :]) <= TILE), 0)  # inner dimensions stay together
-    many = max(1, TILE // math.prod(size[cut + 1 :]))
+def _tiles(size: tuple[int, ...], tile: int) -> Iterator[list[slice]]:
+    """Boxes of at most ``tile`` elements that cover a block, in C order."""
+    cut = next((d for d in range(len(size)) if math.prod(size[d + 1 :]) <= tile), 0)  # inner dimensions stay together
+    many = max(1, tile // math.prod(size[cut + 1 :]))
     for lead in np.ndindex(*size[:cut]):
         for start in range(0, size[cut], many):
             stop = min(start + many, size[cut])

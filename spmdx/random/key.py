@@ -16,6 +16,7 @@ import numpy as np
 from spmdx import check, context, tree
 from spmdx.array import Array
 from spmdx.errors import ArgumentError, DtypeError, KeyReuseError, ShapeError
+from spmdx.ops.place import held
 from spmdx.runtime.kernels import philox, threefry
 
 PHILOX, THREEFRY = "philox4x32", "threefry2x32"
@@ -148,7 +149,7 @@ def wrap_key_data(data: Any, *, impl: str = PHILOX) -> Any:
         data: uint32 words, as NumPy has them or as a replicated Array.
     """
     words, width = (
-        np.asarray(data._block if isinstance(data, Array) and data.spec.replicated else data),
+        np.asarray(held(data) if isinstance(data, Array) and data.spec.replicated else data),
         IMPLS[_known(impl)],
     )
     if words.dtype != np.uint32:

@@ -34,7 +34,7 @@ from spmdx.random.draw import bits, gumbel, randint
 from spmdx.random.fill import words_of
 from spmdx.random.greatest import greatest
 from spmdx.random.key import Key
-from spmdx.runtime import kernels
+from spmdx.runtime import kernels, memory
 from spmdx.spec import WHOLE, Layout, Spec, make
 
 __all__ = ["categorical", "choice", "permutation", "shuffle"]
@@ -207,7 +207,8 @@ def _logits(p: Any, n: int, mesh: Mesh) -> Array:
 def _log(block: Any) -> Any:
     """Logarithms with the same bits on every processor; of what is no normal number, such as 0, -inf."""
     possible = block >= TINY
-    return np.where(possible, kernels.log(np.where(possible, block, 1.0)), -np.inf)
+    xp = memory.of(block)
+    return xp.where(possible, kernels.of(xp).log(xp.where(possible, block, 1.0)), -np.inf)
 
 
 def _blockwise(function: Callable[[Any], Any], x: Array, dtype: Any = None) -> Array:
@@ -216,7 +217,7 @@ def _blockwise(function: Callable[[Any], Any], x: Array, dtype: Any = None) -> A
     blocks = x._block
     if isinstance(blocks, tuple):
         return Array(tuple(map(function, blocks)), spec)
-    return Array(None if blocks is None else function(blocks), spec)
+    return Array(None if blocks is None else memory.put(spec.mesh.device, function(blocks)), spec)
 
 
 def categorical(

@@ -45,6 +45,7 @@ class Group(ABC):
 
     rank: int
     size: int
+    take = staticmethod(take)  # new flat memory for messages and results, where the blocks lie
 
     # What a transport supplies. `what` describes the verb that is derived from it: ranks that disagree are told.
     @abstractmethod
@@ -73,7 +74,7 @@ class Group(ABC):
 
     def buffer(self, count: int, dtype: DTypeLike) -> Flat:
         """Memory to pack a message into; the caller's until the collective that sends it returns."""
-        return take(count, dtype)
+        return self.take(count, dtype)
 
     def carry(self, message: Message, blocks: Sequence[Block]) -> list[Block]:
         """One collective from blocks to blocks: pack all, call the verb, unpack all."""
@@ -113,7 +114,7 @@ class Group(ABC):
             return reduce_ordered(self._gather(send, [n] * p, None, what), op)
         counts = near_equal(n, p)
         mine = reduce_ordered(self._exchange(send, counts, [counts[self.rank]] * p, None, what), op)
-        out = take(n, send.dtype)
+        out = self.take(n, send.dtype)
         self._gather(mine, counts, out, what)
         return out
 
@@ -176,6 +177,8 @@ class World(ABC, Generic[C]):
     rank: int
     size: int
     kind: str
+    local: int | None = None  # this rank's number on its node, where that is known
+    of_gpu: Any = None  # makes the communicator of a mesh of GPUs: (world, mesh) -> Comm
 
     def __init__(self, rank: int, size: int) -> None:
         self.rank, self.size = rank, size
@@ -193,7 +196,7 @@ class World(ABC, Generic[C]):
                 found = self._comms.get(mesh) or self._comms.setdefault(mesh, self._made(mesh))
         return found
 
-    def _made(self, mesh: Mesh) -> C:
+    def _made(self, mesh: Mesh) -> Any:
         if self.rank not in mesh.ranks:
             raise MeshError(
                 f"rank {self.rank} is not in {mesh!r}, so it cannot communicate there.",
@@ -204,4 +207,4 @@ class World(ABC, Generic[C]):
                 f"{mesh!r} names rank {max(mesh.ranks)}, and the world has {self.size} rank(s).",
                 "sx.make_mesh(...), which uses the ranks there are",
             )
-        return self._make(mesh)
+        return self._make(mesh) if mesh.device != "cuda" else self.of_gpu(self, mesh)

@@ -1,4 +1,4 @@
-"""Blocks in memory: identities of reductions, and the user's line that an operation came from."""
+"""Blocks in memory: whose they are, identities of reductions, and the user's line that an operation came from."""
 
 from __future__ import annotations
 
@@ -8,9 +8,57 @@ from typing import Any
 
 import numpy as np
 
-from spmdx.errors import MeshError
+from spmdx.runtime.pool import take
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+
+
+def space(device: str) -> Any:
+    """The namespace of the blocks of a kind of device."""
+    return np if device != "cuda" else gpu().xp
+
+
+def of(block: Any) -> Any:
+    """The namespace that a block belongs to."""
+    return np if isinstance(block, PLAIN) else gpu().xp
+
+
+def gpu() -> Any:
+    """This process's GPU: its device, streams and kernels."""
+    from spmdx.runtime.gpu import here  # only where it is wanted: most programs have none
+
+    return here()
+
+
+def on_gpu(name: str, body: Any) -> Any:
+    """``body(namespace)``, a function of blocks, for blocks on the GPU: with the host to fall back on."""
+    return gpu().guarded(name, body(gpu().xp), lambda *blocks: body(np)(*blocks))
+
+
+PLAIN = (np.ndarray, np.generic, bool, int, float, complex)
+
+
+def on_device(block: Any) -> bool:
+    """True for a block on a GPU."""
+    return not isinstance(block, PLAIN)
+
+
+def put(device: str, block: Any) -> Any:
+    """A NumPy array on a kind of device, where it is not there yet."""
+    if device != "cuda" or on_device(block):
+        return block
+    return gpu().constant(block) if isinstance(block, np.ndarray) else space(device).asarray(block)
+
+
+def host(block: Any) -> Any:
+    """A block as a NumPy array. From a GPU it is copied, and the host waits for it."""
+    return block if isinstance(block, PLAIN) else block.get()
+
+
+def room(like: Any, count: int, dtype: Any = None) -> Any:
+    """A new flat array beside another one, not filled."""
+    dtype = like.dtype if dtype is None else dtype
+    return take(count, dtype) if isinstance(like, np.ndarray) else of(like).empty(count, dtype)
 
 
 def identity(dtype: Any, op: str | None) -> Any:
@@ -31,9 +79,14 @@ def identity(dtype: Any, op: str | None) -> Any:
     return dtype.type(np.inf if high else -np.inf)
 
 
-def filled(shape: tuple[int, ...], dtype: Any, op: str | None) -> Any:
+def neutral(dtype: Any, op: str | None) -> Any:
+    """The same as a Python number, which every namespace takes."""
+    return identity(dtype, op).item()
+
+
+def filled(shape: tuple[int, ...], dtype: Any, op: str | None, xp: Any = np) -> Any:
     """A new block of a reduction's identity."""
-    return np.full(shape, identity(dtype, op), dtype)
+    return xp.full(shape, identity(dtype, op) if xp is np else neutral(dtype, op), dtype)
 
 
 def filled_like(block: Any, op: str | None) -> Any:
@@ -42,24 +95,16 @@ def filled_like(block: Any, op: str | None) -> Any:
         if op == "sum":
             return type(block)(0) if isinstance(block, (bool, int)) else type(block)(-0.0)
         return identity(np.asarray(block).dtype, op).item()
-    return filled(block.shape, block.dtype, op)
+    return filled(block.shape, block.dtype, op, of(block))
 
 
 def need_gpu() -> None:
-    """Say clearly that blocks cannot lie on a GPU here.
+    """Find this process's GPU.
 
     Raises:
-        MeshError: always, until blocks on GPUs are there; with the reason where CuPy or a GPU is missing already.
+        MeshError: CuPy or a GPU is missing, and why.
     """
-    reason = "blocks on GPUs are not there yet"
-    try:
-        import cupy
-
-        if not cupy.cuda.runtime.getDeviceCount():
-            reason = "CuPy finds no GPU"
-    except Exception as error:  # CuPy is not installed, or finds no driver: one clear error for all of it
-        reason = f"it needs CuPy and a GPU ({error})"
-    raise MeshError(f'device="cuda" cannot be used: {reason}.', 'device="cpu"')
+    gpu()
 
 
 def users_line() -> str:

@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from spmdx.runtime import memory
+from spmdx.runtime.boxes import Plan
 from spmdx.runtime.pool import Flat, take
 
 Block = Any
@@ -83,7 +85,7 @@ class Message:
     def __str__(self) -> str:
         return f"{self.what} of {self.dtype.name} {self.common}"
 
-    def empty(self) -> list[Block]:
+    def empty(self, take: Callable[[int, Any], Flat] = take) -> list[Block]:
         """New blocks for what arrives."""
         return [take(n, self.dtype).reshape(r.shape) for n, r in zip(self.elements, self.routes)]
 
@@ -93,6 +95,8 @@ class Message:
             flat: Flat = blocks[0].reshape(-1)
             return flat
         flat, at = buffer(sum(self.counts), self.dtype), 0
+        if memory.on_device(flat):
+            return self._on_gpu(0, blocks, flat)
         for j in range(len(self.counts)):
             for r, block in zip(self.routes, blocks):
                 pack(r.send[j], block, flat, at)
@@ -103,19 +107,41 @@ class Message:
         """The blocks that come out when ``flat`` goes through a group's verb."""
         if self.reduces:
             if self.verb == "all_reduce":
-                return self._split(group.all_reduce(flat, self.op))
-            return self._split(group.reduce_scatter(flat, self.counts, self.op))
+                return self._split(group.all_reduce(flat, self.op), group.take)
+            return self._split(group.reduce_scatter(flat, self.counts, self.op), group.take)
         if len(self.routes) == 1 and self.routes[0].direct:
-            out = take(self.elements[0], self.dtype)
+            out = group.take(self.elements[0], self.dtype)
             self._travel(flat, group, out)
             return [out.reshape(self.routes[0].shape)]
-        blocks = self.empty()
+        blocks = self.empty(group.take)
+        if memory.on_device(flat):
+            return self._arrived(blocks, group.take(sum(self.incoming), self.dtype), flat, group)
         for j, arrived in enumerate(self._travel(flat, group, None)):
             at = 0
             for r, block in zip(self.routes, blocks):
                 unpack(r.receive[j], arrived, block, at)
                 at += r.receive[j].elements
         return blocks
+
+    def _arrived(self, blocks: list[Block], out: Flat, flat: Flat, group: Any) -> list[Block]:
+        self._travel(flat, group, out)
+        self._on_gpu(1, blocks, out)
+        return blocks
+
+    def _on_gpu(self, side: int, blocks: Sequence[Block], flat: Flat) -> Flat:
+        """All boxes that are sent (0) or have arrived (1), copied by one kernel."""
+        if self.parcel is None:
+            self.parcel = [
+                Plan(
+                    [[r[side][j] for r in self.routes] for j in range(len(self.routes[0][side]))],
+                    [r[2 + side] for r in self.routes],
+                    self.dtype.itemsize,
+                )
+                for side in (0, 1)
+            ]
+        lying = [b if b.flags.c_contiguous else b.copy() for b in blocks] if side == 0 else blocks
+        memory.gpu().launch.copy(self.parcel[side], lying, flat, side == 0)
+        return flat
 
     def _travel(self, flat: Flat, group: Any, out: Flat | None) -> list[Flat]:
         if self.verb == "all_gather":
@@ -124,7 +150,7 @@ class Message:
             parts = group.all_to_all(flat, self.counts, self.incoming, out=out)
         return parts
 
-    def _split(self, flat: Flat) -> list[Block]:
+    def _split(self, flat: Flat, take: Callable[[int, Any], Flat]) -> list[Block]:
         """A reduced message is the blocks one after another: views of it, for it is ours."""
         blocks, at = [], 0
         for r, n in zip(self.routes, self.elements):

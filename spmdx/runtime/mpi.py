@@ -140,6 +140,9 @@ class MPIWorld(World[Any]):
     def __init__(self, comm: MPI.Intracomm) -> None:
         super().__init__(comm.rank, comm.size)
         self.mpi = comm
+        node = comm.Split_type(MPI.COMM_TYPE_SHARED)
+        self.local = node.rank
+        node.Free()
         watch()
 
     def _make(self, mesh: Mesh) -> Comm[Any]:

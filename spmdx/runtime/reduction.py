@@ -12,7 +12,8 @@ import numpy as np
 
 from spmdx.dtypes import NARROW
 from spmdx.errors import ArgumentError, DtypeError
-from spmdx.runtime.pool import Flat, take
+from spmdx.runtime import memory
+from spmdx.runtime.pool import Flat
 
 try:
     from spmdx.runtime import kernels
@@ -60,12 +61,16 @@ def reduce_ordered(parts: Sequence[Flat], op: str, out: Flat | None = None) -> F
     dtype = first.dtype
     ufunc = combine(dtype, op)
     if out is None:
-        out = take(len(first), dtype)
+        out = memory.room(first, len(first))
     if len(parts) == 1:
         out[...] = first
         return out
+    if memory.on_device(first):
+        _on_gpu(parts, ufunc.__name__, out)
+        return out
     if dtype in COMPILED:  # one pass over all parts
-        return kernels.reduce_ordered(parts, op, out)
+        kernels.reduce_ordered(parts, op, out)
+        return out
     with np.errstate(all="ignore"):
         if dtype in NARROW and op in ("sum", "prod"):
             _reduce_wide(parts, ufunc, out)
@@ -79,6 +84,17 @@ def reduce_ordered(parts: Sequence[Flat], op: str, out: Flat | None = None) -> F
                 for part in parts[2:]:
                     ufunc(piece, part[start : start + step], out=piece)
     return out
+
+
+def _on_gpu(parts: Sequence[Any], name: str, out: Any) -> None:
+    """The same with CuPy, in the same order."""
+    xp, dtype = memory.of(out), out.dtype
+    combined = _complex_product if name == "_complex_product" else getattr(xp, name)
+    wide = np.float32 if dtype in NARROW and name in ("add", "multiply") else dtype
+    total = parts[0].astype(wide)
+    for part in parts[1:]:
+        combined(total, part.astype(wide, copy=False), out=total)
+    out[...] = total
 
 
 def _reduce_wide(parts: Sequence[Flat], ufunc: Callable[..., Any], out: Flat) -> None:

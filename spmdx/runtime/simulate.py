@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from spmdx.mesh import Coordinate, Mesh
+from spmdx.runtime.pool import take
 from spmdx.runtime.reduction import reduce_ordered
 
 
@@ -35,6 +36,8 @@ class Group:
 
 class Turn:
     """One member's side of a simulated collective: the verbs of `runtime.comm.Group`."""
+
+    take = staticmethod(take)
 
     def __init__(self, rank: int, sends: Sequence[Any], counts: Sequence[Sequence[int]]) -> None:
         self.rank, self.sends, self.counts = rank, sends, counts

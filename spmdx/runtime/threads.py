@@ -12,11 +12,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
 from spmdx import context
 from spmdx.errors import RanksDisagree
 from spmdx.mesh import Mesh
+from spmdx.runtime import memory
 from spmdx.runtime.comm import Comm, Counts, Group, World, cut
 from spmdx.runtime.pool import Flat
 
@@ -132,6 +131,8 @@ class ThreadGroup(Group):
     def __init__(self, table: Table, name: Any, ranks: tuple[int, ...], rank: int) -> None:
         self.table, self.name, self.ranks, self.me = table, name, ranks, rank
         self.size, self.rank = len(ranks), ranks.index(rank)
+        if name[0].device == "cuda":
+            self.take = memory.space("cuda").empty
         self._turn = 0
 
     def _meet(self, what: str, value: Any) -> list[Any]:
@@ -168,7 +169,7 @@ class ThreadGroup(Group):
         said = f"broadcast of {buf.dtype.name} [{len(buf)}] from member {root}"
         given = self._meet(said, buf.copy() if self.rank == root else None)
         if self.rank != root:
-            np.copyto(buf, given[root])
+            buf[...] = given[root]
 
     def barrier(self) -> None:
         self._meet("barrier", None)
@@ -178,7 +179,7 @@ class ThreadGroup(Group):
 
     def recv(self, buf: Flat, source: int) -> None:
         sender = self.ranks[source]
-        np.copyto(buf, self.table.collect((self.name, sender, self.me), self.me, sender, _message(buf)))
+        buf[...] = self.table.collect((self.name, sender, self.me), self.me, sender, _message(buf))
 
 
 def _message(buf: Flat) -> str:
@@ -212,6 +213,7 @@ class ThreadWorld(World[ThreadComm]):
     def __init__(self, table: Table, rank: int) -> None:
         super().__init__(rank, table.size)
         self.table = table
+        self.of_gpu = lambda world, mesh: world._make(mesh)  # ranks of one process hand each other their blocks
 
     def _make(self, mesh: Mesh) -> ThreadComm:
         return ThreadComm(mesh, self.rank, self.table)

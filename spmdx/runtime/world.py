@@ -7,8 +7,6 @@ import sys
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from spmdx import context
 from spmdx.errors import WorldError
 from spmdx.mesh import Mesh
@@ -62,9 +60,17 @@ def make() -> World[Any]:
     if size == 1:
         return SelfWorld()
     world = shared.SharedWorld(mpi.MPI.COMM_WORLD)
+    world.of_gpu = of_gpu
     failing.together(world.rank, world.size, world.abort, watch_exit=not ending.KNOWS_STATUS)
     mpi.limit_threads(mpi.MPI.COMM_WORLD)
     return world
+
+
+def of_gpu(world: World[Any], mesh: Mesh) -> Comm[Any]:
+    """The communicator of a mesh of GPUs between processes: NCCL's, or by way of host memory where there is none."""
+    from spmdx.runtime import staged
+
+    return staged.StagedComm(mesh, world.rank, world.comm(mesh.host))
 
 
 def _without_mpi(said: Launched | None, error: BaseException) -> str:
@@ -116,7 +122,7 @@ class SelfGroup(Group):
             raise WorldError(
                 "recv on the only rank waits for what nobody sends.", "send before recv, or mpiexec -n 2 python ..."
             )
-        np.copyto(buf, self._sent.pop(0))
+        buf[...] = self._sent.pop(0)
 
 
 class SelfComm(Comm[SelfGroup]):
@@ -131,6 +137,7 @@ class SelfWorld(World[SelfComm]):
 
     def __init__(self) -> None:
         super().__init__(0, 1)
+        self.of_gpu = lambda world, mesh: world._make(mesh)  # nothing is sent
 
     def _make(self, mesh: Mesh) -> SelfComm:
         return SelfComm(mesh, 0)

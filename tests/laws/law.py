@@ -23,6 +23,7 @@ from spmdx.array import Array  # noqa: E402
 from spmdx.mesh import Mesh  # noqa: E402
 from spmdx.op import Operation, registry  # noqa: E402
 from spmdx.ops.place import to_numpy  # noqa: E402
+from spmdx.runtime import memory  # noqa: E402
 from spmdx.spec import Spec  # noqa: E402
 
 LOOSE = {
@@ -118,7 +119,8 @@ class Laid:
         for i, spec in enumerate(chosen):
             if (i, spec) not in self.made:
                 held = blocks(spec, self.case.inputs[i], self.split, self.here)
-                self.made[i, spec] = Array(held if self.simulated else held[0], spec)
+                own = held if self.simulated else memory.put(spec.mesh.device, held[0])
+                self.made[i, spec] = Array(own, spec)
         return [self.made[i, spec] for i, spec in enumerate(chosen)]
 
     def check(self, k: int, y: Any, close: float) -> None:
@@ -126,7 +128,7 @@ class Laid:
         want = self.want[k]
         if not isinstance(y, Array):
             return compare(np.asarray(y), want, close)
-        held = y._block if self.simulated else (y._block,)
+        held = y._block if self.simulated else (memory.host(y._block),)
         assert (y.shape, y.dtype) == (want.shape, want.dtype), f"{y.spec}, not {want.dtype}{list(want.shape)}"
         assert y.dtype == held[0].dtype, f"the spec says {y.dtype}, the block {held[0].dtype}"
         if y.spec.partial and not self.simulated:

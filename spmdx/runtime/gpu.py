@@ -1,0 +1,278 @@
+"""The GPU of this process, through CuPy: one device, its pool of memory, a stream to compute on and one for messages.
+
+Computing happens on the stream that is current in CuPy, so that a user's own CuPy code stands in line with ours. Thread
+ranks share device and stream: what they enqueue runs in the order of their meetings.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from spmdx import context
+from spmdx.errors import MeshError, SpmdxError
+
+
+class HostFallback(RuntimeWarning):
+    """An operation that CuPy cannot do is done by NumPy: its operands go to the host and its result comes back."""
+
+
+# Operations that are done on the host, and why. Everything else runs on the GPU.
+ON_HOST = {
+    "put_with": "CuPy has no multiply.at, and its maximum.at knows few dtypes",
+    "cumulative_prod": "CuPy's cumprod runs in another order where a factor is 0 or infinite",
+}
+noted: dict[str, str] = {}  # operations that were found to fail on the GPU, and what CuPy said
+
+
+SMALL = 4096  # bytes of a constant that is kept
+
+
+class Device:
+    """What a process has of its GPU."""
+
+    def __init__(self, cupy: Any, number: int) -> None:
+        self.cupy, self.number = cupy, number
+        cupy.cuda.Device(number).use()
+        self.properties: dict[str, Any] = cupy.cuda.runtime.getDeviceProperties(number)
+        self.xp = Namespace(cupy)
+        self._kept: list[tuple[Any, Any]] = []
+        self._constants: dict[Any, Any] = {}
+        self.guarded = guarded
+        self.counter: Any = None  # inside a graph: the number of the replay, on the device
+
+    @property
+    def architecture(self) -> int:
+        """As compilers write it: 90 for sm_90."""
+        return int(self.properties["major"]) * 10 + int(self.properties["minor"])
+
+    @property
+    def multiprocessors(self) -> int:
+        """How many blocks of threads run at least at once."""
+        return int(self.properties["multiProcessorCount"])
+
+    @property
+    def shared_memory(self) -> int:
+        """Bytes that a block of threads can share at most."""
+        return int(self.properties["sharedMemPerBlockOptin"])
+
+    @cached_property
+    def launch(self) -> Any:
+        """The kernels."""
+        from spmdx.runtime.launch import Launcher  # here: it imports the kernels of the CPU as well
+
+        return Launcher(self)
+
+    @cached_property
+    def messages(self) -> Any:
+        """The stream that messages travel on."""
+        return self.cupy.cuda.Stream(non_blocking=True)
+
+    @contextmanager
+    def sending(self) -> Iterator[Any]:
+        """Inside, the stream of messages is current. It begins when all that was enqueued before is done, and what is
+        enqueued afterwards waits for it: two events, and the host waits for neither."""
+        compute, messages = self.cupy.cuda.get_current_stream(), self.messages
+        messages.wait_event(compute.record())
+        with messages:
+            yield messages
+        compute.wait_event(messages.record())
+
+    def constant(self, block: Any) -> Any:
+        """A NumPy array on the device. Small ones are kept there: in every step they are the same, and no graph could
+        hold their upload."""
+        if block.nbytes > SMALL:
+            return self.cupy.asarray(block)
+        key = block.dtype, block.shape, block.tobytes()
+        found = self._constants.get(key)
+        if found is None:
+            if len(self._constants) >= 1024:
+                self._constants.clear()
+            found = self._constants[key] = self.cupy.asarray(block)
+        return found
+
+    def keep(self, stream: Any, memory: Any) -> None:
+        """Keep host memory until the stream has done with it."""
+        self._kept = [pair for pair in self._kept if not pair[0].done] + [(stream.record(), memory)]
+
+    def pinned(self, count: int, dtype: Any) -> Any:
+        """Host memory that the device reads and writes without a copy in between."""
+        dtype = np.dtype(dtype)
+        memory = self.cupy.cuda.alloc_pinned_memory(max(1, count * dtype.itemsize))
+        return np.frombuffer(memory, np.uint8, count * dtype.itemsize).view(dtype)
+
+
+_here: list[Device] = []
+LOCAL = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID")
+
+
+def here() -> Device:
+    """This process's device: number local rank, modulo how many there are.
+
+    Raises:
+        MeshError: CuPy or a GPU is missing.
+    """
+    if not _here:
+        cupy, count = _found()
+        local = context.world().local
+        if local is None:
+            local = next((int(os.environ[v]) for v in LOCAL if os.environ.get(v, "").isdecimal()), 0)
+        _here.append(Device(cupy, local % count))
+    return _here[0]
+
+
+def _found() -> tuple[Any, int]:
+    try:
+        import cupy
+
+        count = int(cupy.cuda.runtime.getDeviceCount())
+    except Exception as error:  # CuPy is not installed, or finds no driver: one clear error for all of it
+        raise MeshError(f'device="cuda" cannot be used: it needs CuPy and a GPU ({error}).', 'device="cpu"') from error
+    if not count:
+        raise MeshError('device="cuda" cannot be used: CuPy finds no GPU.', 'device="cpu"')
+    return cupy, count
+
+
+# CuPy under NumPy's names
+
+
+class Ufunc:
+    """A ufunc of CuPy with the methods of NumPy's that bodies use."""
+
+    def __init__(self, call: Any, reduce: Any = None, accumulate: Any = None, identity: Any = None) -> None:
+        self.call, self._reduce, self.identity = call, reduce, identity
+        self.accumulate, self.at = accumulate, getattr(call, "at", None)
+
+    def __call__(self, *args: Any, **more: Any) -> Any:
+        return self.call(*args, **more)
+
+    def reduce(self, x: Any, axis: Any = 0, dtype: Any = None, out: Any = None, keepdims: bool = False) -> Any:
+        """As NumPy's, over one dimension, several, all (None) or none: ``()``."""
+        if axis == ():
+            first = x.reshape(-1)[:1]
+            return x.astype(dtype or self._reduce(first, None, None, False).dtype)
+        found = self._reduce(x, axis, dtype, keepdims)
+        if out is None:
+            return found
+        out[...] = found
+        return out
+
+
+def _real_or_both(cupy: Any, call: Any) -> Any:
+    """Logic of complex numbers too: of whether they are 0."""
+
+    def truth(x: Any) -> Any:
+        return x != 0 if getattr(x, "dtype", np.dtype(bool)).kind == "c" else x
+
+    return lambda *args, **more: call(*map(truth, args), **more)
+
+
+def _sign(cupy: Any) -> Any:
+    def sign(x: Any) -> Any:
+        if x.dtype.kind != "c":
+            return cupy.sign(x)
+        size = cupy.abs(x)
+        return cupy.where(size == 0, x, x / cupy.where(size == 0, 1, size))
+
+    return sign
+
+
+def _searchsorted(cupy: Any) -> Any:
+    def searchsorted(x: Any, v: Any, side: str = "left") -> Any:
+        common = np.result_type(x.dtype, v.dtype)
+        return cupy.searchsorted(x.astype(common, copy=False), v.astype(common, copy=False), side)
+
+    return searchsorted
+
+
+def _asarray(cupy: Any) -> Any:
+    """Numbers are filled in on the device: an upload of one would not go into a graph."""
+
+    def asarray(x: Any, dtype: Any = None, *args: Any, **more: Any) -> Any:
+        if type(x) in (bool, int, float, complex):
+            return cupy.full((), x, np.asarray(x).dtype if dtype is None else dtype)
+        return cupy.asarray(x, dtype, *args, **more)
+
+    return asarray
+
+
+def _ascontiguousarray(cupy: Any) -> Any:
+    asarray = _asarray(cupy)
+    return lambda x, dtype=None: cupy.ascontiguousarray(asarray(x, dtype))
+
+
+def _erf(cupy: Any) -> Any:
+    from importlib import import_module
+
+    return import_module(f"{cupy.__name__}x.scipy.special").erf
+
+
+# What CuPy lacks, or does otherwise than NumPy.
+OWN: dict[str, Callable[[Any], Any]] = {
+    "add": lambda c: Ufunc(c.add, lambda x, a, d, k: c.sum(x, a, d, None, k), c.add.accumulate, 0),
+    "multiply": lambda c: Ufunc(c.multiply, lambda x, a, d, k: c.prod(x, a, d, None, k), c.multiply.accumulate, 1),
+    "maximum": lambda c: Ufunc(c.maximum, lambda x, a, d, k: c.amax(x, a, None, k)),
+    "minimum": lambda c: Ufunc(c.minimum, lambda x, a, d, k: c.amin(x, a, None, k)),
+    "logical_or": lambda c: Ufunc(_real_or_both(c, c.logical_or), lambda x, a, d, k: c.any(x, a, None, k)),
+    "logical_and": lambda c: Ufunc(_real_or_both(c, c.logical_and), lambda x, a, d, k: c.all(x, a, None, k)),
+    "logical_xor": lambda c: _real_or_both(c, c.logical_xor),
+    "logical_not": lambda c: _real_or_both(c, c.logical_not),
+    "asarray": _asarray,
+    "ascontiguousarray": _ascontiguousarray,
+    "sign": _sign,
+    "searchsorted": _searchsorted,
+    "erf": _erf,
+    "errstate": lambda c: np.errstate,  # the device warns of nothing
+    "broadcast_shapes": lambda c: np.broadcast_shapes,
+}
+
+
+class Namespace:
+    """CuPy's functions, with those of OWN in their stead. It is what bodies know as ``xp``."""
+
+    def __init__(self, cupy: Any) -> None:
+        self._cupy = cupy
+
+    def __getattr__(self, name: str) -> Any:
+        own = OWN.get(name)
+        found = getattr(self._cupy, name) if own is None else own(self._cupy)
+        setattr(self, name, found)  # the next time there is nothing to look up
+        return found
+
+    def __repr__(self) -> str:
+        return "<CuPy under NumPy's names>"
+
+
+# Operations on the host
+
+
+def guarded(name: str, on_device: Callable[..., Any], on_host: Callable[..., Any]) -> Callable[..., Any]:
+    """A body that is done on the host where it has to be: named in ON_HOST, or found to fail on the device."""
+
+    def host(*blocks: Any) -> Any:
+        xp = here().cupy
+        return xp.asarray(on_host(*(b.get() if isinstance(b, xp.ndarray) else b for b in blocks)))
+
+    if name in ON_HOST:
+        return host
+
+    def run(*blocks: Any) -> Any:
+        if name in noted:
+            return host(*blocks)
+        try:
+            return on_device(*blocks)
+        except SpmdxError:
+            raise
+        except (TypeError, ValueError, NotImplementedError, AttributeError) as error:
+            out = host(*blocks)  # what is wrong on the host too is the caller's mistake, and raises here
+            noted[name] = f"{type(error).__name__}: {error}"
+            warnings.warn(f"{name} is done on the host from now on: {noted[name]}", HostFallback, stacklevel=2)
+            return out
+
+    return run

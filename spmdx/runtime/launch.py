@@ -1,0 +1,336 @@
+"""Launching kernels on the GPU: the same functions, with the same arguments, as the CPU's compiled module has.
+
+Arguments are checked by those who call; here they are brought into the form of cuda/*.cu, with shapes of launches from
+what the device says of itself. Kernels are compiled when first used, and kept on disk.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from spmdx.runtime import boxes, draws, nvrtc
+
+TYPES = {
+    np.dtype(np.float16): "f16",
+    np.dtype(ml_dtypes.bfloat16): "bf16",
+    np.dtype(np.float32): "f32",
+    np.dtype(np.float64): "f64",
+}
+THREADS = 256  # of a block, for elementwise kernels
+WAVES = 32  # blocks for each multiprocessor: more only take turns
+MOST_ROWS = 2**20  # blocks of kernels that take a row at a time
+TEAM = 512  # threads that share a row at most
+HELD = 4  # packs of a row that a thread keeps in registers
+WIDTHS = (64, 128, 256)  # elements of a row, in attention's kernels
+ATTENTION_TILE, ATTENTION_WARPS = 32, 8
+
+VIEW = np.dtype([("data", "u8"), ("lead", "i8", (3,)), ("head", "i8"), ("row", "i8"), ("step", "i8")])
+GIVEN = np.dtype([("value", "f8"), ("data", "u8")])
+SIZES = ("heads", "rows", "columns", "inner", "outer")
+SHAPE = np.dtype([("lead", "i8", (3,)), *((name, "i8") for name in SIZES), ("scale", "f8")])
+U64, I64, F64, I32, F32 = np.uint64, np.int64, np.float64, np.int32, np.float32
+Shape = Sequence[int]
+
+
+class Launcher:
+    """The kernels of one device."""
+
+    def __init__(self, device: Any) -> None:
+        self.device, self.cupy = device, device.cupy
+        self._kernels: dict[tuple[str, str], Any] = {}
+        self._places: dict[Any, Any] = {}
+        self._words: dict[Any, Any] = {}
+
+    def kernel(self, module: str, name: str) -> Any:
+        """One kernel, compiled with its module when that is first asked for."""
+        found = self._kernels.get((module, name))
+        if found is None:
+            path = nvrtc.cached(module, self._version(), self.device.architecture)
+            found = self._kernels[module, name] = self.cupy.RawModule(path=str(path)).get_function(name)
+        return found
+
+    def _version(self) -> int:
+        """The NVRTC to compile with: CuPy's own version, else one that the driver is new enough for."""
+        runtime = self.cupy.cuda.runtime
+        wanted, most = runtime.runtimeGetVersion() // 1000, runtime.driverGetVersion() // 1000
+        for version in (wanted, *range(most, 11, -1)):
+            try:
+                nvrtc.library(version)
+            except nvrtc.CompileError:
+                continue
+            return int(version)
+        return int(wanted)  # whose error says what is missing
+
+    def flat(self, module: str, name: str, count: int, args: Sequence[Any], each: int = 1) -> None:
+        """A kernel that goes over ``count`` elements, ``each`` at a time."""
+        blocks = min(-(-count // (THREADS * each)), WAVES * self.device.multiprocessors)
+        if count:
+            self.kernel(module, name)((blocks,), (THREADS,), tuple(args))
+
+    # Random values
+
+    def _place(self, shape: Shape, intervals: Any) -> tuple[Any, Any, Any, int]:
+        """Where a block's elements lie, as an argument; rows, the longest run, and what keeps the table alive."""
+        key = (tuple(shape), tuple(tuple(map(tuple, pieces)) for pieces in intervals))
+        found = self._places.get(key)
+        if found is None:
+            if len(self._places) >= 1024:  # bounded: cheap to make again
+                self._places.clear()
+            first, count, rows, longest, numbers = draws.place(*key)
+            table = None if numbers is None else self.cupy.asarray(np.array(numbers, U64))
+            argument = np.zeros(1, draws.PLACE)
+            argument[0] = (0 if table is None else table.data.ptr, first, count)
+            found = self._places[key] = argument, table, rows, longest
+        return found
+
+    def _over_place(self, name: str, place: Any, each: int, args: Sequence[Any]) -> None:
+        _, _, rows, longest = place
+        if not rows or not longest:
+            return
+        wide = -(-longest // each) + 1  # a run may begin and end within what is drawn at once
+        x = min(THREADS, 1 << max(0, wide - 1).bit_length())
+        blocks, y = WAVES * self.device.multiprocessors, THREADS // x if rows > 1 else 1
+        columns = min(-(-wide // x), blocks)
+        grid = (columns, min(-(-rows // y), max(1, blocks // columns), 65535))
+        self.kernel("kernels", name)(grid, (x, y), tuple(args))
+
+    def fill(
+        self,
+        out: Any,
+        kind: str,
+        element: str,
+        words: Any,
+        shape: Shape,
+        intervals: Any,
+        real: tuple[float, ...] = (0.0, 0.0, 0.0),
+        low: int = 0,
+        span: int = 0,
+    ) -> None:
+        """Random values of a distribution into a block."""
+        name, argument, each = draws.distribution(kind, element, len(words) == 2, tuple(real), low, span)
+        place = self._place(shape, intervals)
+        self._over_place(name, place, each, (argument, draws.key(tuple(words)), self.device.counter, place[0], out))
+
+    def fill_streams(
+        self, out: Any, kind: str, words: Any, shape: Shape, intervals: Any, inputs: Sequence[Any]
+    ) -> None:
+        """Random values that each draw from a stream of their own."""
+        place, steps = self._place(shape, intervals), _with_steps(inputs, 2)
+        self._over_place(
+            f"stream_{kind}", place, 1, (draws.key(tuple(words)), self.device.counter, place[0], *steps, out)
+        )
+
+    def drop(
+        self, out: Any, x: Any, element: str, words: Any, shape: Shape, intervals: Any, kept: float, scale: float
+    ) -> None:
+        """x scaled where it is kept, 0 elsewhere. ``words`` may be an array of the device: nothing waits for them."""
+        if isinstance(words, tuple):
+            if words not in self._words:
+                self._words.clear()
+                self._words[words] = self.cupy.asarray(np.array(words, np.uint32))
+            words = self._words[words]
+        place = self._place(shape, intervals)
+        real = F64 if element in ("f64", "c128") else F32
+        args = (F32(kept), real(scale), words, I32(len(words) == 2), self.device.counter, place[0], x, out)
+        self._over_place(f"drop_{element}", place, 4, args)
+
+    # Elementwise
+
+    def map(self, out: Any, name: str, inputs: Sequence[Any]) -> None:
+        """A function of cuda/map.h."""
+        self.flat("kernels", f"map_{name}", out.size, (U64(out.size), out, *_with_steps(inputs, 4)))
+
+    def activate(self, out: Any, name: str, inputs: Sequence[Any], numbers: Sequence[Any] = ()) -> None:
+        """A function of cuda/neural.h, in the dtype of ``out``."""
+        x, y, z = (inputs[min(i, len(inputs) - 1)] for i in range(3))
+        given = [np.zeros(1, GIVEN) for _ in range(4)]
+        held = []  # numbers of the device, in float64: nothing waits for them
+        for place, n in zip(given, numbers):
+            if isinstance(n, float):
+                place["value"] = n
+            else:
+                held.append(n.astype(F64, copy=False))
+                place["data"] = held[-1].data.ptr
+        args = (U64(out.size), out, x, y, z, *given)
+        self.flat(f"neural-{TYPES[out.dtype]}", f"each_{name}", out.size, args, 16 // out.itemsize)
+
+    # Rows
+
+    def rows(
+        self, name: str, x: Any, others: Sequence[Any], args: Callable[[int, int], Sequence[Any]], held: bool
+    ) -> None:
+        """A kernel over the rows of x, the way that their length allows; ``args`` of their length and number."""
+        n = x.shape[-1]
+        count, pack = x.size // max(1, n), 16 // x.itemsize
+        whole = n % pack == 0 and all(a.data.ptr % 16 == 0 for a in (x, *others) if a is not None)
+        packs = n // pack if whole else n
+        held = held and whole and packs <= TEAM * HELD
+        threads = 32
+        while threads < TEAM and threads * HELD < packs:
+            threads *= 2
+        way = "held" if held else "long" if whole else "any"
+        teams = max(1, 256 // threads) if threads == 32 else 1
+        if count and n:
+            grid, block = (min(-(-count // teams), MOST_ROWS),), (threads, teams)
+            self.kernel(f"neural-{TYPES[x.dtype]}", f"{name}_{way}" if way else name)(
+                grid, block, tuple(args(n, count))
+            )
+
+    def norm(self, out: Any, x: Any, scale: Any, bias: Any, g: Any, eps: float, centered: bool) -> None:
+        """Layer or RMS norm of rows; with g the gradient with respect to x, or to scale where out is a vector."""
+        if g is not None and out.ndim == 1 and out.size == x.shape[-1] and x.ndim != 1:
+            return self._scale_back(out, x, g, eps, centered)
+        name, last = ("norm", bias) if g is None else ("norm_back", g)
+        given: Any = (F64(eps), I32(centered), x, scale, last, out)
+        return self.rows(name, x, (scale, last, out), lambda n, rows: (I64(n), I64(rows), *given), True)
+
+    def _scale_back(self, out: Any, x: Any, g: Any, eps: float, centered: bool) -> None:
+        n, module = x.shape[-1], f"neural-{TYPES[x.dtype]}"
+        rows = x.size // max(1, n)
+        wide = np.dtype(F64) if x.dtype.itemsize == 8 else np.dtype(F32)
+        moments, columns = self.cupy.empty(2 * rows, wide), -(-n // 32)
+        args: Any = (I64(n), I64(rows), F64(eps), I32(centered), x, moments)
+        self.kernel(module, "norm_moments")((min(-(-rows // 8), MOST_ROWS),), (32, 8), args)
+        chunks = max(1, min(-(-rows // 64), -(-8 * self.device.multiprocessors // columns), 65535))
+        chunk = -(-rows // chunks)
+        parts = self.cupy.empty(chunks * n, wide)
+        args = (I64(n), I64(rows), I64(chunk), x, g, moments, parts)
+        self.kernel(module, "norm_scale_back")((columns, chunks), (32, 8), args)
+        self.flat(module, "norm_sum_parts", n, (I64(n), I64(chunks), parts, out))
+
+    def softmax(self, out: Any, x: Any, logarithm: bool) -> None:
+        """Softmax of rows, or its logarithm."""
+        self.rows("softmax", x, (out,), lambda n, rows: (I64(n), I64(rows), I32(logarithm), x, out), True)
+
+    def sum_exp(self, out: Any, x: Any, tops: Any) -> None:
+        """The sum of exp(x - top) of every row."""
+        self.rows("sum_exp", x, (), lambda n, rows: (I64(n), I64(rows), x, tops, out), False)
+
+    def cross_back(self, out: Any, x: Any, totals: Any, g: Any, labels: Any, even: float, share: float) -> None:
+        """g (exp(x - total) - even - share at the label)."""
+        given = (F64(even), F64(share), x, totals, g, labels, out)
+        self.rows("cross_back", x, (out,), lambda n, rows: (I64(n), I64(rows), *given), False)
+
+    def rotate(self, out: Any, x: Any, cos: Any, sin: Any, neighbours: bool) -> None:
+        """Pairs along the last dimension of x [..., t, heads, d] turned by angles [..., t, d / 2]."""
+        heads, half = x.shape[-2], x.shape[-1] // 2
+        angles = cos.size // max(1, half)
+        args = (U64(x.size // 2), I64(heads), I64(half), I64(max(1, angles)), I32(neighbours), x, cos, sin, out)
+        self.flat(f"neural-{TYPES[x.dtype]}", "rotate_pairs", x.size // 2, args)
+
+    # Attention
+
+    def attend(
+        self,
+        q: Any,
+        k: Any,
+        v: Any,
+        mask: Any,
+        limits: Any,
+        scale: float,
+        g: Any,
+        out: Any,
+        to_q: Any,
+        to_k: Any,
+        to_v: Any,
+    ) -> None:
+        """Attention into out; with g the gradients, into whichever of the last three are given."""
+        if q.ndim > 6:
+            raise NotImplementedError("attention over more than three leading dimensions")
+        shape = np.zeros(1, SHAPE)
+        lead = (*[1] * (6 - q.ndim), *q.shape[:-3])
+        shape[0] = (lead, q.shape[-3], q.shape[-2], k.shape[-2], q.shape[-1], v.shape[-1], scale)
+        pairs = math.prod(lead) * q.shape[-3]
+        tiles, columns = -(-q.shape[-2] // ATTENTION_TILE), -(-k.shape[-2] // ATTENTION_TILE)
+        if not pairs or not tiles:
+            return None
+        module, block = f"attention-{TYPES[q.dtype]}", (32, ATTENTION_WARPS)
+        wide = np.dtype(F64) if q.dtype.itemsize == 8 else np.dtype(F32)
+        width, inner, outer = self._width(q.shape[-1], v.shape[-1]), q.shape[-1], v.shape[-1]
+
+        def run(name: str, grid: tuple[int, int], elements: int, args: Sequence[Any]) -> None:
+            kernel, nbytes = self.kernel(module, name), ATTENTION_TILE * elements * wide.itemsize
+            if nbytes > self.device.shared_memory:
+                raise NotImplementedError(f"attention of rows of {inner} and {outer} elements of {q.dtype}")
+            kernel.max_dynamic_shared_size_bytes = max(nbytes, 48 * 1024)
+            kernel(grid, block, tuple(args), shared_mem=nbytes)
+
+        views = [_view(q), _view(k, heads=False), _view(v, heads=False)]
+        seen: Any = (_view(mask, step=True), limits)
+        if g is None:
+            return run(
+                f"attend_{width}", (pairs, tiles), 2 * inner + 1 + outer, (shape, *views, _view(out), *seen, None)
+            )
+        logs, along = (self.cupy.empty(pairs * q.shape[-2], wide) for _ in range(2))
+        slope = _view(g)
+        run(f"attend_{width}", (pairs, tiles), 2 * inner + 1 + outer, (shape, *views, _view(None), *seen, logs))
+        run("attend_along", (pairs, -(-q.shape[-2] // ATTENTION_WARPS)), 0, (shape, slope, _view(out), along))
+        every: Any = (shape, *views, slope, *seen, logs, along)
+        if to_q is not None:
+            run(f"attend_rows_{width}", (pairs, tiles), 2 * (inner + outer) + 2, (*every, _view(to_q)))
+        if to_k is not None and columns:
+            grid = (math.prod(lead), columns)
+            run(
+                f"attend_columns_{width}",
+                grid,
+                2 * (inner + outer) + 2,
+                (*every, _view(to_k, heads=False), _view(to_v, heads=False)),
+            )
+        return None
+
+    @staticmethod
+    def _width(*elements: int) -> int:
+        found = next((w for w in WIDTHS if w >= max(elements)), None)
+        if found is None:
+            raise NotImplementedError(f"attention of rows of {max(elements)} elements")
+        return found
+
+    # Graphs
+
+    def next_replay(self, number: Any) -> None:
+        """One call of a graph more."""
+        self.kernel("pack", "next_replay")((1,), (1,), (number,))
+
+    # Messages
+
+    def copy(self, plan: boxes.Plan, blocks: Sequence[Any], flat: Any, pack: bool) -> None:
+        """The boxes of a message from its blocks into a flat array, or back."""
+        for group in range(len(plan.boxes)):
+            bases = np.zeros(1, boxes.BASES)
+            pointers = [b.data.ptr for b in blocks[group * boxes.MOST : (group + 1) * boxes.MOST]]
+            bases["at"][0, : len(pointers)] = pointers
+            unit = plan.unit(group, [*pointers, flat.data.ptr])
+            table, units = plan.table(group, unit, self.cupy.asarray)
+            if units:
+                name = f"{'pack' if pack else 'unpack'}_{unit}"
+                self.flat("pack", name, units, (U64(units), U64(len(table) // boxes.WORDS), table, bases, flat))
+
+
+def _with_steps(inputs: Sequence[Any], count: int) -> list[Any]:
+    """Operands and their steps: 0 for one that stands for all; the last again for those that there are not."""
+    found: list[Any] = []
+    for i in range(count):
+        x = inputs[min(i, len(inputs) - 1)]
+        found += [x, U64(x.size != 1)]
+    return found
+
+
+def _view(x: Any, heads: bool = True, step: bool = False) -> Any:
+    """An operand of attention as an argument: leading dimensions, heads if it has them, rows, elements."""
+    view = np.zeros(1, VIEW)
+    if x is not None:
+        strides = [s // x.itemsize for s in x.strides]
+        lead, last = strides[: x.ndim - 2 - heads], strides[x.ndim - 2 - heads :]
+        view[0] = (
+            x.data.ptr,
+            [*[0] * (3 - len(lead)), *lead],
+            last[0] if heads else 0,
+            last[-2],
+            last[-1] if step else 1,
+        )
+    return view

@@ -1,0 +1,187 @@
+"""The device itself: what waits for what, what makes the host wait, graphs, fallbacks, messages by way of the host."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from there import REAL
+
+import spmdx as sx
+from spmdx import context
+from spmdx.runtime import gpu, memory
+from spmdx.runtime.staged import StagedComm
+from spmdx.runtime.world import SelfWorld
+
+stand_in_only = pytest.mark.skipif(REAL, reason="a real device does not tell what it did: the stand-in does")
+
+
+def waits(log: Any) -> list[str]:
+    """What made the host wait since the last time."""
+    found = log.of("wait")
+    log.clear()
+    return list(found)
+
+
+@stand_in_only
+def test_a_training_step_makes_nobody_wait(device: Any) -> None:
+    """Layers, attention, dropout, cross-entropy, gradients and AdamW: the host enqueues and never waits; to read the
+    loss is one wait, which the trace lists."""
+    mesh = sx.make_mesh({"p": 1}, device="cuda")
+    key = sx.random.key(0)
+    with sx.use_mesh(mesh):
+        tokens = sx.random.randint(key, (2, 8), 0, 16)
+        params = {
+            "embed": sx.random.normal(key, (16, 8), dtype=np.float32),
+            "scale": sx.ones(8, dtype=np.float32),
+            "qkv": sx.random.normal(key, (8, 24), dtype=np.float32),
+            "out": sx.random.normal(key, (8, 16), dtype=np.float32),
+        }
+        adamw = sx.optim.adamw(1e-3)
+        state = adamw.init(params)
+
+        def loss_of(p: Any) -> Any:
+            x = p["embed"][tokens]
+            x = sx.nn.layer_norm(x, p["scale"])
+            q, k, v = sx.split((x @ p["qkv"]).reshape(2, 8, 3, 2, 4), 3, axis=2)
+            q, k, v = (a.reshape(2, 8, 2, 4) for a in (q, k, v))
+            x = x + sx.nn.attention(q, k, v, causal=True).reshape(2, 8, 8)
+            x = sx.nn.dropout(key, sx.nn.gelu(x), 0.1)
+            return sx.mean(sx.nn.cross_entropy(x @ p["out"], tokens))
+
+        def step() -> Any:
+            nonlocal params, state
+            loss, grads = sx.value_and_grad(loss_of)(params)
+            params, state = adamw.update(grads, state, params)[:2]
+            return loss
+
+        step()  # the first time operations look for their dtypes
+        waits(device)
+        loss = step()
+        assert waits(device) == []
+        with sx.debug.trace() as t:
+            float(loss)
+        assert waits(device) == ["get"] and [r.verb for r in t] == ["host"]
+        assert gpu.noted == {}
+
+
+@stand_in_only
+def test_streams_wait_for_one_another(device: Any) -> None:
+    """Messages begin when what was enqueued before is done, and what is enqueued later waits for them."""
+    here = gpu.here()
+    device.clear()
+    with here.sending():
+        device.append(("message", None))
+    [(before, first), (after, second)] = device.of("event")
+    order = [what for what, _ in device]
+    assert order == ["event", "after", "message", "event", "after"]
+    assert (before, first) == ("compute", device.of("after")[0][1]) and device.of("after")[1] == ("compute", second)
+    assert device.of("after")[0][0] == after != "compute"
+
+
+def test_messages_by_way_of_the_host(device: Any) -> None:
+    """The verbs of a staged group, of one rank, give what they are given; the host waits once for what goes down."""
+    mesh = sx.make_mesh({"p": 1}, device="cuda")
+    world = SelfWorld()
+    group = StagedComm(mesh, 0, world.comm(mesh.host)).group(("p",))
+    x = gpu.here().xp.arange(5.0)
+    if device is not None:
+        device.clear()
+    for op in ("sum", "max"):
+        assert group.all_reduce(x, op).get().tolist() == [0, 1, 2, 3, 4]
+        assert group.reduce_scatter(x, [5], op).get().tolist() == [0, 1, 2, 3, 4]
+    out = gpu.here().xp.empty(5)
+    [view] = group._gather(x, [5], out, "all_gather")
+    assert view.get().tolist() == out.get().tolist() == [0, 1, 2, 3, 4]
+    assert group._exchange(x, [5], [5], None, "all_to_all")[0].get().tolist() == [0, 1, 2, 3, 4]
+    group.send(x, 0)
+    group.recv(out, 0)
+    assert out.get().tolist() == [0, 1, 2, 3, 4]
+
+
+def test_graph_draws_anew(device: Any) -> None:
+    """Exact: call number r of a graph draws what fold_in(key, r) gives, and results of earlier calls stay."""
+    mesh, key = sx.make_mesh({"p": 1}, device="cuda"), sx.random.key(5)
+    x = sx.ones(7, dtype=np.float32, mesh=mesh)
+
+    @sx.cuda.graph
+    def step(x: Any) -> Any:
+        return {
+            "drawn": sx.random.normal(key, (5, 3), dtype=np.float32, mesh=mesh),
+            "dropped": sx.nn.dropout(key, x, 0.5),
+        }
+
+    results = [step(x) for _ in range(4)]
+    host = sx.make_mesh({"p": 1})
+    for r, found in enumerate(results):
+        own = sx.random.fold_in(key, r)
+        wanted = sx.random.normal(own, (5, 3), dtype=np.float32, mesh=host)
+        assert found["drawn"].numpy().tobytes() == wanted.numpy().tobytes()
+        wanted = sx.nn.dropout(own, sx.ones(7, dtype=np.float32, mesh=host), 0.5)
+        assert found["dropped"].numpy().tobytes() == wanted.numpy().tobytes()
+    again = sx.random.normal(key, (5, 3), dtype=np.float32, mesh=mesh).numpy()
+    assert again.tobytes() == sx.random.normal(key, (5, 3), dtype=np.float32, mesh=host).numpy().tobytes()
+
+
+@stand_in_only
+def test_graph_refuses_to_wait(device: Any) -> None:
+    mesh = sx.make_mesh({"p": 1}, device="cuda")
+    x = sx.ones(3, mesh=mesh)
+
+    @sx.cuda.graph
+    def step(x: Any) -> Any:
+        return x * float(x.sum())
+
+    step(x)
+    with pytest.raises(sx.cuda.GraphError, match="inside a graph"):
+        step(x)
+    with pytest.raises(sx.errors.MeshError, match="GPUs"):
+        sx.cuda.graph(lambda x: x)(sx.ones(3, mesh=mesh.host))
+
+
+def test_what_the_device_cannot_do_the_host_does(device: Any) -> None:
+    """With a warning, and the same value; what is wrong on the host too is raised."""
+    calls = []
+
+    def on_device(x: Any) -> Any:
+        calls.append(x)
+        raise NotImplementedError("not on this device")
+
+    run = gpu.guarded("made up", on_device, lambda x: np.asarray(x) + 1)
+    x = gpu.here().xp.asarray(np.arange(3))
+    with pytest.warns(gpu.HostFallback, match="made up is done on the host .* not on this device"):
+        assert run(x).get().tolist() == [1, 2, 3]
+    assert run(x).get().tolist() == [1, 2, 3] and len(calls) == 1
+    assert gpu.noted.pop("made up") == "NotImplementedError: not on this device"
+    with pytest.raises(TypeError):
+        gpu.guarded("wrong", on_device, lambda x: x + "1")(x)
+    assert "wrong" not in gpu.noted
+
+
+def test_values_in_and_out(device: Any) -> None:
+    """Arrays lie on the device, come from NumPy and from CuPy, and go back."""
+    mesh = sx.make_mesh({"p": 1}, device="cuda")
+    x = sx.asarray(np.arange(6.0).reshape(2, 3), mesh=mesh)
+    assert x.device == "cuda" and isinstance(x.block, gpu.here().cupy.ndarray)
+    assert isinstance(x.numpy(), np.ndarray) and x.numpy().tolist() == [[0, 1, 2], [3, 4, 5]]
+    assert float(x.sum()) == 15 and "[0. 1. 2.]" in repr(x)
+    own = gpu.here().cupy.asarray(np.arange(3))
+    assert sx.asarray(own, mesh=mesh).numpy().tolist() == [0, 1, 2]
+    assert sx.from_block(own, {"p": sx.Shard(0)}, mesh=mesh).numpy().tolist() == [0, 1, 2]
+    assert (x + np.ones(3)).numpy().tolist() == [[1, 2, 3], [4, 5, 6]]
+    assert memory.host(3.0) == 3.0 and context.world().size == 1
+
+
+def test_local_ranks_choose_devices(device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """LOCAL_RANK and its like choose, where MPI has not said which rank of its node a process is."""
+    if device is None:
+        pytest.skip("the device of a process is chosen once")
+    before = gpu._here[:]
+    try:
+        for given, wanted in [("1", 1), ("3", 1), ("2", 0)]:
+            gpu._here.clear()
+            monkeypatch.setenv("LOCAL_RANK", given)
+            assert gpu.here().number == wanted
+    finally:
+        gpu._here[:] = before
