@@ -13,7 +13,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from spmdx.errors import SpmdxError
+try:
+    from spmdx.errors import SpmdxError
+except ImportError:  # run by itself, to build ahead
+    SpmdxError = type("SpmdxError", (Exception,), {})  # type: ignore[assignment, misc]
 
 # What equal bits need: fused multiply-add only where it is written, and subnormal numbers kept (the default).
 EXACT = ("--std=c++17", "--fmad=false")
@@ -94,6 +97,9 @@ def _got(nvrtc: Any, what: str, program: Any) -> bytes:
 def cached(name: str, version: int, architecture: int) -> Path:
     """A file with the machine code of a source, compiled if there is none of these very sources: SPMDX_CACHE, or
     ~/.cache/spmdx, holds it."""
+    ahead = Path(__file__).parent / "cuda" / "built" / f"{name}-sm{architecture}.cubin"
+    if ahead.exists() and folder() == ahead.parents[1]:  # built by nvcc, with the package and its sources
+        return ahead
     place = Path(os.environ.get("SPMDX_CACHE") or Path.home() / ".cache" / "spmdx")
     key = hashlib.sha256(repr((MODULES[name], version, architecture)).encode())
     for source in [*sorted(folder().glob("*.h")), source_of(name)]:
@@ -111,3 +117,8 @@ def cached(name: str, version: int, architecture: int) -> Path:
             out.write(code)
         os.replace(temporary, path)  # at once, for other ranks may read it
     return path
+
+
+if __name__ == "__main__":  # what CMakeLists.txt builds with nvcc: a name, a source and options in each line
+    for module, options in MODULES.items():
+        print(module, f"{module.partition('-')[0]}.cu", *(o.replace("--define-macro=", "-D") for o in options))

@@ -1,5 +1,6 @@
-// Kernels of cuda/*.cu on a CPU, thread by thread: what CUDA gives them, for tests of their arithmetic, indices and barriers.
-// Threads of a block are fibers; a barrier switches to the next. Nothing here says how fast a GPU is.
+// Kernels of cuda/*.cu on a CPU, thread by thread: what CUDA gives them, for tests of their arithmetic,
+// indices and barriers. Threads of a block are fibers; a barrier switches to the next. Nothing here says how
+// fast a GPU is.
 #pragma once
 
 #include <ucontext.h>
