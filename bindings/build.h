@@ -18,6 +18,10 @@ struct Neural {
     void (*norm_scale_back)(const Norm<T>&, uint64_t rows);
     void (*attend)(const Attention<T>&, const Head<T>*, int64_t count, T* memory);
     void (*attend_back)(const Attention<T>&, const Head<T>*, int64_t count, T* memory);
+    void (*sum_exp)(const Scores<T>&, uint64_t begin, uint64_t end);
+    void (*scores_back)(const Scores<T>&, uint64_t begin, uint64_t end);
+    void (*add_rows)(T* out, const int64_t* rows, const T* values, int64_t count, int64_t n, uint64_t begin,
+                     uint64_t end);
     int64_t (*padded)(int64_t);
     int64_t (*workspace)(const Attention<T>&);
 };
@@ -61,8 +65,8 @@ void sincos_all(const Angle* in, T* out, uint64_t count) {
 
 template <class T>
 constexpr Neural<T> make_neural() {
-    return {norm_rows<T>,   norm_rows_back<T>, norm_scale_back<T>, attend<T>,
-            attend_back<T>, padded<T>,         Workspace<T>::size};
+    return {norm_rows<T>,    norm_rows_back<T>,   norm_scale_back<T>, attend<T>, attend_back<T>,
+            sum_exp_rows<T>, scores_back_rows<T>, add_rows<T>,        padded<T>, Workspace<T>::size};
 }
 
 constexpr Build make_build(const char* name) {

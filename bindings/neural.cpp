@@ -49,6 +49,7 @@ const std::map<std::string, Signature> activations{
     {"mix_square", {Activation::mix_square, 2, 2}},
     {"adam_step", {Activation::adam_step, 2, 3}},
     {"adamw_step", {Activation::adamw_step, 3, 4}},
+    {"passed", {Activation::passed, 2, 3}},
 };
 
 void run_activation(py::array out, const std::string& name, const Arrays& inputs,
@@ -126,6 +127,74 @@ void run_norm(py::array out, const py::array& x, const Maybe& scale, const Maybe
     need(to_scale || out.size() == x.size(), "the output has another size");
     for (const Maybe& each : {scale, bias}) need(!each || each->size() == n, "a vector has another length");
     (wide ? run_norm_as<double> : run_norm_as<float>)(out, x, scale, bias, g, eps, centered, to_scale);
+}
+
+void need_rows(const py::array& x, std::initializer_list<const py::array*> rows) {
+    need(x.ndim() == 2 && (x.flags() & py::array::c_style), "expected rows, C-contiguous");
+    for (const py::array* each : rows)
+        need(each->ndim() == 1 && each->size() == x.shape(0) && (each->flags() & py::array::c_style),
+             "expected a number for each row");
+}
+bool is_index(const py::array& array) { return array.dtype().kind() == 'i' && array.itemsize() == 8; }
+
+template <class T>
+void run_scores_as(py::array& out, const py::array& x, const py::array& top, const Maybe& labels,
+                   const Maybe& g, double even, double hit) {
+    const Scores<T> scores{int64_t(x.shape(1)),
+                           static_cast<const T*>(x.data()),
+                           static_cast<const T*>(top.data()),
+                           data_of<T>(g),
+                           data_of<int64_t>(labels),
+                           T(even),
+                           T(hit),
+                           static_cast<T*>(out.mutable_data())};
+    const Neural<T>& use = neural<T>();
+    const uint64_t rows = uint64_t(x.shape(0));
+    py::gil_scoped_release release;
+    parallel(rows, uint64_t(std::max<int64_t>(1, (1 << 15) / std::max<int64_t>(1, scores.n))),
+             [&](uint64_t begin, uint64_t end) { (g ? use.scores_back : use.sum_exp)(scores, begin, end); });
+}
+
+void run_scores(py::array out, const py::array& x, const py::array& top, const Maybe& labels, const Maybe& g,
+                double even, double hit) {
+    Arrays all{x, top};
+    if (g) all.push_back(*g);
+    const bool wide = is_wide(out, all);
+    need(bool(labels) == bool(g), "labels go with g");
+    need_rows(x, {&top});
+    if (g) {
+        need_rows(x, {&*labels, &*g});
+        need(is_index(*labels), "labels are int64");
+        need(out.ndim() == 2 && out.size() == x.size() && out.shape(0) == x.shape(0),
+             "the output has another size");
+        need(out.flags() & py::array::c_style, "expected a C-contiguous output");
+    } else {
+        need_rows(x, {&out});
+    }
+    (wide ? run_scores_as<double> : run_scores_as<float>)(out, x, top, labels, g, even, hit);
+}
+
+template <class T>
+void run_add_rows_as(py::array& out, const py::array& rows, const py::array& values) {
+    const int64_t n = out.shape(1), count = rows.size(), last = out.shape(0);
+    const int64_t* const index = static_cast<const int64_t*>(rows.data());
+    need(std::all_of(index, index + count, [&](int64_t i) { return i >= 0 && i < last; }),
+         "a row that is not there");
+    T* const to = static_cast<T*>(out.mutable_data());
+    const T* const from = static_cast<const T*>(values.data());
+    const Neural<T>& use = neural<T>();
+    py::gil_scoped_release release;
+    parallel(uint64_t(n), uint64_t(std::max<int64_t>(16, (1 << 17) / std::max<int64_t>(1, count))),
+             [&](uint64_t begin, uint64_t end) { use.add_rows(to, index, from, count, n, begin, end); });
+}
+
+void run_add_rows(py::array out, const py::array& rows, const py::array& values) {
+    const bool wide = is_wide(out, {values});
+    need_rows(values, {&rows});
+    need(is_index(rows), "row numbers are int64");
+    need(out.ndim() == 2 && out.shape(1) == values.shape(1) && (out.flags() & py::array::c_style),
+         "expected C-contiguous rows as long as the values");
+    (wide ? run_add_rows_as<double> : run_add_rows_as<float>)(out, rows, values);
 }
 
 // Attention. Leading dimensions are the same for all operands (their strides may be 0); q, g, out and the
@@ -209,7 +278,9 @@ void attend_as(const Operands& o, double scale) {
         }
     };
     py::gil_scoped_release release;
-    if (all && heads && rows) parallel(uint64_t(all), 1, run);
+    const int64_t scores = std::max<int64_t>(1, heads * rows * base.columns);
+    if (all && heads && rows)
+        parallel(uint64_t(all), uint64_t(std::max<int64_t>(1, (1 << 12) / scores)), run);
 }
 
 // Rows as they are wanted: elements beside each other, rows whole elements apart.
@@ -271,6 +342,11 @@ void bind_neural(py::module_& m) {
           py::arg("eps"), py::arg("centered"),
           "Rows of x brought to mean 0 and mean square 1; with g the gradient with respect to x, or to scale "
           "where out is a vector.");
+    m.def("scores", &run_scores, py::arg("out"), py::arg("x"), py::arg("top"), py::arg("labels"),
+          py::arg("g"), py::arg("even"), py::arg("hit"),
+          "The sum of exp(x - top) for each row; with g and labels the gradient of cross-entropy.");
+    m.def("add_rows", &run_add_rows, py::arg("out"), py::arg("rows"), py::arg("values"),
+          "out[rows[i]] += values[i], one after another.");
     m.def("attend", &run_attention, py::arg("q"), py::arg("k"), py::arg("v"), py::arg("mask"),
           py::arg("limits"), py::arg("scale"), py::arg("g"), py::arg("out"), py::arg("q_slope"),
           py::arg("k_slope"), py::arg("v_slope"),

@@ -37,7 +37,7 @@ struct Attention {
 
 namespace {
 
-constexpr int64_t attention_rows = 48;
+constexpr int64_t attention_rows = 48, strip_rows = 6;
 
 // Memory of one thread, for blocks of `rows` rows. Every matrix has rows of whole registers.
 template <class T>
@@ -139,6 +139,27 @@ struct Rows {
         const int64_t all = a.limits ? a.limits[row] + 1 : a.columns;
         return all < 0 ? 0 : all > a.columns ? a.columns : all;
     }
+    // Rows of products in strips: run(i, n, columns that rows i to i + n of the block see).
+    template <class Run>
+    void strips(const Attention<T>& a, const Run& run) const {
+        for (int64_t i = 0; i < count; i += strip_rows) {
+            const int64_t n = count - i < strip_rows ? count - i : strip_rows;
+            int64_t most = a.limits ? 0 : seen;
+            for (int64_t r = i; a.limits && r < i + n; ++r)
+                most = most > sees(a, first + r) ? most : sees(a, first + r);
+            run(i, n, most);
+        }
+    }
+    // out += x' y, of strips of columns: without the rows at the start of the block that do not see them.
+    void add_turned(const Attention<T>& a, const T* x, int64_t wide_x, const T* y, int64_t wide_y,
+                    Matrix<T> out) const {
+        for (int64_t j = 0, start = 0; j < seen; j += strip_rows) {
+            while (start < count && sees(a, first + start) <= j) ++start;
+            Product<T>{x + start * wide_x + j, 1,       wide_x,       y + start * wide_y, wide_y,
+                       out.data + j * out.row, out.row, count - start}
+                .template run<true>(seen - j < strip_rows ? seen - j : strip_rows, wide_y);
+        }
+    }
 };
 
 template <class T>
@@ -150,8 +171,11 @@ inline Matrix<const T> at_row(Matrix<const T> m, int64_t row) {
 template <class T>
 inline void weigh(const Attention<T>& a, const Head<T>& head, const Rows<T>& rows, const Workspace<T>& w) {
     pack(at_row(head.q, rows.first), rows.count, a.inner, a.scale, w.q, w.inner);
-    Product<T>{w.q, w.inner, 1, w.k_turned, w.columns, w.scores, w.columns, a.inner}.template run<false>(
-        rows.count, rows.wide);
+    rows.strips(a, [&](int64_t i, int64_t n, int64_t seen) {
+        Product<T>{w.q + i * w.inner,        w.inner,   1,      w.k_turned, w.columns,
+                   w.scores + i * w.columns, w.columns, a.inner}
+            .template run<false>(n, padded<T>(seen));
+    });
     for (int64_t i = 0; i < rows.count; ++i) {
         const int64_t row = rows.first + i;
         const uint8_t* const mask = a.masked ? head.mask.data + row * head.mask.row : nullptr;
@@ -168,8 +192,11 @@ inline void attend(const Attention<T>& a, const Head<T>* heads, int64_t count, T
         for (int64_t start = 0; start < a.rows; start += attention_rows) {
             const Rows<T> rows(a, start);
             weigh(a, *head, rows, w);
-            Product<T>{w.scores, w.columns, 1, w.v, w.outer, w.some, w.outer, rows.seen}.template run<false>(
-                rows.count, w.outer);
+            rows.strips(a, [&](int64_t i, int64_t n, int64_t seen) {
+                Product<T>{w.scores + i * w.columns, w.columns, 1,   w.v, w.outer,
+                           w.some + i * w.outer,     w.outer,   seen}
+                    .template run<false>(n, w.outer);
+            });
             for (int64_t i = 0; i < rows.count; ++i) {
                 T* const out = head->result.data + (start + i) * head->result.row;
                 const T part = 1 / w.sums[i];
@@ -190,32 +217,37 @@ inline void attend_back(const Attention<T>& a, const Head<T>* heads, int64_t cou
             const Rows<T> rows(a, start);
             weigh(a, *head, rows, w);
             pack(at_row(head->g, start), rows.count, a.outer, T(1), w.g, w.outer);
-            Product<T>{w.g, w.outer, 1, w.v_turned, w.columns, w.slopes, w.columns, a.outer}
-                .template run<false>(rows.count, rows.wide);
+            rows.strips(a, [&](int64_t i, int64_t n, int64_t seen) {
+                Product<T>{w.g + i * w.outer,        w.outer,   1,      w.v_turned, w.columns,
+                           w.slopes + i * w.columns, w.columns, a.outer}
+                    .template run<false>(n, padded<T>(seen));
+            });
             for (int64_t i = 0; i < rows.count; ++i) {
                 const T* const out = head->out.data + (start + i) * head->out.row;
                 T along = 0;
                 for (int64_t j = 0; j < a.outer; ++j) along += w.g[i * w.outer + j] * out[j];
                 T *const p = w.scores + i * w.columns, *const s = w.slopes + i * w.columns;
                 const T part = 1 / w.sums[i];
-                SPMDX_FOR (int64_t j = 0; j < rows.wide; ++j) {
+                const int64_t seen = padded<T>(Rows<T>::sees(a, start + i));
+                SPMDX_FOR (int64_t j = 0; j < seen; ++j) {
                     p[j] *= part;
                     s[j] = p[j] * (s[j] - along);
                 }
+                for (int64_t j = seen; j < rows.wide; ++j) s[j] = 0;
             }
             if (head->result.data) {
-                Product<T>{w.slopes, w.columns, 1, w.k, w.inner, w.some, w.inner, rows.seen}
-                    .template run<false>(rows.count, w.inner);
+                rows.strips(a, [&](int64_t i, int64_t n, int64_t seen) {
+                    Product<T>{w.slopes + i * w.columns, w.columns, 1,   w.k, w.inner,
+                               w.some + i * w.inner,     w.inner,   seen}
+                        .template run<false>(n, w.inner);
+                });
                 for (int64_t i = 0; i < rows.count; ++i)
                     SPMDX_FOR (int64_t j = 0; j < a.inner; ++j)
                         head->result.data[(start + i) * head->result.row + j] = w.some[i * w.inner + j];
             }
             if (a.k_slope.data)  // w.q has the scale in it
-                Product<T>{w.slopes, 1, w.columns, w.q, w.inner, a.k_slope.data, a.k_slope.row, rows.count}
-                    .template run<true>(rows.seen, w.inner);
-            if (a.v_slope.data)
-                Product<T>{w.scores, 1, w.columns, w.g, w.outer, a.v_slope.data, a.v_slope.row, rows.count}
-                    .template run<true>(rows.seen, w.outer);
+                rows.add_turned(a, w.slopes, w.columns, w.q, w.inner, a.k_slope);
+            if (a.v_slope.data) rows.add_turned(a, w.scores, w.columns, w.g, w.outer, a.v_slope);
         }
 }
 

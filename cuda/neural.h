@@ -16,7 +16,8 @@ enum class Activation {
     mix,         // x a + y b
     mix_square,  // y**2 b + x a
     adam_step,   // of the means m and v: m / (sqrt(v) / root + eps) * -rate
-    adamw_step   // and less p decay
+    adamw_step,  // and less p decay
+    passed       // g where x c > a; g b where x c = a; 0 elsewhere
 };
 struct Numbers {
     double a, b, c, d;
@@ -29,6 +30,17 @@ struct Norm {
     T eps;
     bool centered;
     const T *x, *scale, *bias, *g;
+    T* out;
+};
+
+// Rows of scores of n classes, and what cross-entropy makes of them. A label that is not of 0 .. n - 1 is
+// elsewhere.
+template <class T>
+struct Scores {
+    int64_t n;
+    const T *x, *top, *g;
+    const int64_t* labels;
+    T even, hit;
     T* out;
 };
 
@@ -55,6 +67,12 @@ inline void activate_as(Activation which, void* out, const void* const* in, cons
         case Activation::adam_step: return run([=](T m, T v, T) { return m / (sqrt(v) / b + c) * -a; });
         case Activation::adamw_step:
             return run([=](T m, T v, T p) { return m / (sqrt(v) / b + c) * -a - p * d; });
+        case Activation::passed:
+            return run([=](T g, T x, T) {
+                const T at = x * c, part = b != 0 ? g * b : T(0);  // a form that compilers vectorise
+                const T over = at > a ? g : T(0), tied = at == a ? part : T(0);
+                return over + tied;
+            });
     }
 }
 inline void activate(Activation which, bool wide, void* out, const void* const* in, const Numbers& numbers,
@@ -132,6 +150,39 @@ inline void norm_scale_back(const Norm<T>& norm, uint64_t rows) {
         const T *const x = norm.x + row * uint64_t(n), *const g = norm.g + row * uint64_t(n);
         const auto [mean, root] = moments(norm, x);
         SPMDX_FOR (int64_t i = 0; i < n; ++i) norm.out[i] += g[i] * ((x[i] - mean) * root);
+    }
+}
+
+// The sum of exp(x - top) of each row.
+template <class T>
+inline void sum_exp_rows(const Scores<T>& scores, uint64_t begin, uint64_t end) {
+    for (uint64_t row = begin; row < end; ++row) {
+        const T *const x = scores.x + row * uint64_t(scores.n), top = scores.top[row];
+        scores.out[row] = ordered_sum<T>(scores.n, [&](int64_t i) { return exp(x[i] - top); });
+    }
+}
+
+// g (exp(x - top) - even), and at the row's label g times that less `hit`.
+template <class T>
+inline void scores_back_rows(const Scores<T>& scores, uint64_t begin, uint64_t end) {
+    const int64_t n = scores.n;
+    for (uint64_t row = begin; row < end; ++row) {
+        const T *const x = scores.x + row * uint64_t(n), top = scores.top[row], g = scores.g[row];
+        T* const out = scores.out + row * uint64_t(n);
+        SPMDX_FOR (int64_t i = 0; i < n; ++i) out[i] = (exp(x[i] - top) - scores.even) * g;
+        const int64_t label = scores.labels[row];
+        if (label >= 0 && label < n) out[label] = (exp(x[label] - top) - scores.even - scores.hit) * g;
+    }
+}
+
+// out[rows[i]] += values[i], one after another, in columns begin .. end of n.
+template <class T>
+inline void add_rows(T* out, const int64_t* rows, const T* values, int64_t count, int64_t n, uint64_t begin,
+                     uint64_t end) {
+    for (int64_t i = 0; i < count; ++i) {
+        T* const to = out + rows[i] * n;
+        const T* const from = values + i * n;
+        SPMDX_FOR (uint64_t j = begin; j < end; ++j) to[j] += from[j];
     }
 }
 

@@ -17,7 +17,7 @@ from spmdx.dtypes import NARROW, float32
 from spmdx.errors import ArgumentError, ShapeError
 from spmdx.nn.dropout import dropout
 from spmdx.ops import elementwise as e
-from spmdx.ops.attend import _attend, _attend_back, _attend_columns_back, _attend_rows_back, _rotate
+from spmdx.ops.attend import _attend, _attend_back, _attend_columns_back, _attend_rows_back, _gradient_beside, _rotate
 from spmdx.ops.contract import einsum
 from spmdx.ops.create import arange, tri
 from spmdx.ops.fit import fit
@@ -63,7 +63,7 @@ def attention(
     _check(q, k, v)
     if dropout and key is None:
         raise ArgumentError(f"attention with dropout={dropout} draws random values.", "key=sx.random.key(0)")
-    q, k, v = settled(q), settled(k), settled(v)
+    q, k, v = (_gradient_beside(settled(x)) for x in (q, k, v))
     t, heads, few, s = q.shape[-3], q.shape[-2], k.shape[-2], k.shape[-3]
     scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
     q = q.reshape((*q.shape[:-2], few, heads // few, q.shape[-1]))

@@ -7,13 +7,17 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from spmdx.array import Array
 from spmdx.dtypes import NUMERIC, REAL, DType, bfloat16, checked, kind, promoted
 from spmdx.errors import DtypeError
 from spmdx.op import op
 from spmdx.ops.compare import equal, greater, less
 from spmdx.ops.fit import fit
-from spmdx.ops.pointwise import REAL_OR_BOOL, pointwise
+from spmdx.ops.pointwise import FLOATS, REAL_OR_BOOL, pointwise
+from spmdx.runtime import kernels
+from spmdx.tape import recording
 
 # Sums and products
 
@@ -258,8 +262,26 @@ def clip(x: Array, min: Any = None, max: Any = None) -> Array:
     return high
 
 
-def _chosen(g: Array, won: Array, tied: Array) -> Any:
-    return where(tied, g * 0.5, where(won, g, 0))
+@pointwise(FLOATS, ufunc=None, linear=((0,),))
+def _passed(xp: Any, g: Any, x: Any, bound: Any, ties: Any, sign: Any) -> Any:
+    """The gradient of the greater (sign 1) or lesser (-1) of x and a number: g where that is x, ``ties`` g where both
+    are."""
+    if xp is np and g.dtype == x.dtype and g.shape == x.shape and g.dtype.char in "fd":
+        out = np.empty(x.shape, x.dtype)
+        kernels.activate(out, "passed", [np.ascontiguousarray(b) for b in (g, x)], [sign * bound, ties, sign])
+        return out
+    zero = xp.zeros((), g.dtype)
+    won = x > bound if sign > 0 else x < bound
+    return xp.where(won, g, xp.where(x == bound, g * ties, zero) if ties else zero)
+
+
+def _chosen(sign: int, g: Array, x: Any, y: Any) -> Any:
+    if not isinstance(x, Array):
+        return None
+    if not isinstance(y, Array) and not recording() and g.dtype.kind in FLOATS:
+        return fit(_passed(g, x, y, 0.5, sign), x)
+    won = greater(x, y) if sign > 0 else less(x, y)
+    return fit(where(equal(x, y), g * 0.5, where(won, g, 0)), x)
 
 
 where.vjp(
@@ -267,12 +289,6 @@ where.vjp(
     lambda g, out, condition, x, y: fit(where(condition, g, 0), x),
     lambda g, out, condition, x, y: fit(where(condition, 0, g), y),
 )
-maximum.vjp(
-    lambda g, out, x, y: fit(_chosen(g, greater(x, y), equal(x, y)), x),
-    lambda g, out, x, y: fit(_chosen(g, less(x, y), equal(x, y)), y),
-)
-minimum.vjp(
-    lambda g, out, x, y: fit(_chosen(g, less(x, y), equal(x, y)), x),
-    lambda g, out, x, y: fit(_chosen(g, greater(x, y), equal(x, y)), y),
-)
-relu.vjp(lambda g, out, x: where(greater(x, 0), g, 0))
+maximum.vjp(lambda g, out, x, y: _chosen(1, g, x, y), lambda g, out, x, y: _chosen(1, g, y, x))
+minimum.vjp(lambda g, out, x, y: _chosen(-1, g, x, y), lambda g, out, x, y: _chosen(-1, g, y, x))
+relu.vjp(lambda g, out, x: where(greater(x, 0), g, 0) if recording() else _passed(g, x, 0, 0, 1))

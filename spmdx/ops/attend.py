@@ -64,6 +64,13 @@ def _rule(q: Any, k: Any, v: Any, mask: Any, scale: Any, offset: Any) -> str:
     return _dims("... g t [d]", q, mask, "... g t [e]")
 
 
+def _heads_together(shape: tuple[int, ...], dtype: Any) -> Any:
+    """Zeros [..., few, group, t, e] that lie in memory as [..., t, few, group, e], which is what comes next wants."""
+    shape = (1, *shape)
+    lies = (*shape[:-4], shape[-2], *shape[-4:-2], shape[-1])
+    return np.moveaxis(np.zeros(lies, dtype), -4, -2)[0]
+
+
 @op(_rule, arrays=5, bounds=True)
 def _attend(xp: Any, at: Bounds, q: Any, k: Any, v: Any, mask: Any, scale: Any, offset: int | None) -> Any:
     """softmax(scale q k.T) v, for groups of heads that share k and v.
@@ -73,7 +80,8 @@ def _attend(xp: Any, at: Bounds, q: Any, k: Any, v: Any, mask: Any, scale: Any, 
     """
     kind = dtypes.promoted(q.dtype, k.dtype, v.dtype)
     q, k, v, mask = _ready(xp, q, k, v, mask)
-    out = xp.zeros((*q.shape[:-1], v.shape[-1]), q.dtype)
+    shape = (*q.shape[:-1], v.shape[-1])
+    out = _heads_together(shape, q.dtype) if xp is np else xp.zeros(shape, q.dtype)
     kernels.of(xp).build.attend(q, k, v, mask, _limits(xp, at, 0, offset), float(scale), None, out, None, None, None)
     return out.astype(kind, copy=False)
 
@@ -151,6 +159,21 @@ def _attend_back(
     _back(xp, at, operands, offset, rows, (columns[0], columns[1]))
     return back.astype(q.dtype, copy=False)
 
+
+@op("... -> ...", linear="together")
+def _beside(xp: Any, x: Any) -> Any:
+    """The same, with neighbouring elements side by side in memory."""
+    return xp.ascontiguousarray(x).reshape(x.shape)
+
+
+@op("... -> ...", linear="together")
+def _gradient_beside(xp: Any, x: Any) -> Any:
+    """The same; several products and sums read its gradient, which lies in another order."""
+    return x
+
+
+_beside.vjp(lambda g, out, x: g)
+_gradient_beside.vjp(lambda g, out, x: _beside(g))
 
 # Rotations by position
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -15,12 +16,20 @@ from spmdx.runtime import kernels
 ROWS = 1 << 18  # scores of a block of rows, at most, so that they stay in the cache
 
 
+def _rows(x: Any, n: int) -> Any:
+    return np.ascontiguousarray(x).reshape(-1, n) if x.size else np.empty((math.prod(x.shape[:-1]), n), x.dtype)
+
+
 @op("... v, ... -> ...")
 def _sum_exp(xp: Any, x: Any, top: Any) -> Any:
     """The sum of exp(x - top) over the last dimension: a Partial sum where it is divided."""
     n = x.shape[-1]
     if xp is not np:
         return _sum_exp_on_gpu(xp, x, top)
+    if x.dtype == top.dtype and x.dtype.char in "fd":
+        sums = np.empty(top.size, top.dtype)
+        kernels.scores(sums, _rows(x, n), np.ascontiguousarray(top).reshape(-1), None, None, 0.0, 0.0)
+        return sums.reshape(top.shape)
     step = max(1, ROWS // max(n, 1))
     rows, tops = x.reshape(-1, n) if x.size else x.reshape(top.size, n), top.reshape(-1, 1)
     out = xp.empty(rows.shape[0], top.dtype)
@@ -36,6 +45,13 @@ def _cross_entropy_back(xp: Any, at: Bounds, g: Any, x: Any, total: Any, labels:
     """The gradient of cross-entropy with respect to the scores: g (softmax(x) - target)."""
     if xp is not np:
         return _back_on_gpu(xp, at, g, x, total, labels, float(smooth), classes)
+    if x.dtype == total.dtype == g.dtype and x.dtype.char in "fd":
+        local, inside = locate(labels, at.inputs[1][-1], classes)
+        n = x.shape[-1]
+        flat = [np.ascontiguousarray(a).reshape(-1) for a in (total, np.where(inside, local, -1), g)]
+        back = np.empty((labels.size, n), x.dtype)
+        kernels.scores(back, _rows(x, n), *flat, smooth / classes, 1.0 - smooth)
+        return back.reshape(x.shape)
     y = wide(xp, x)
     out = xp.asarray(y - total[..., None])
     xp.exp(out, out=out)

@@ -20,7 +20,7 @@ from spmdx.op import op
 from spmdx.ops.axes import names
 from spmdx.ops.create import zeros_like
 from spmdx.ops.place import wrap
-from spmdx.runtime import memory
+from spmdx.runtime import kernels, memory
 from spmdx.spec import Interval
 
 Pieces = tuple[Interval, ...]
@@ -155,6 +155,9 @@ def _added_on_gpu(xp: Any, out: Any, values: Any, local: Any, inside: Any, own: 
 
 def _add_rows(xp: Any, out: Any, rows: Any, values: Any) -> None:
     """``out[rows[i]] += values[i]`` in order, by flat indices: add.at is seven times slower on whole rows."""
+    if xp is np and out.dtype.char in "fd":
+        kernels.add_rows(out, np.ascontiguousarray(rows, np.int64), np.ascontiguousarray(values))
+        return
     add = xp.logical_or if out.dtype.kind == "b" else xp.add
     width = out.shape[1]
     several = max(1, 2**20 // width)  # rows at a time, so that the indices stay small

@@ -108,6 +108,76 @@ def test_what_optimizers_do(dtype: Any) -> None:
             assert out.tobytes() == want.tobytes()
 
 
+@pytest.mark.parametrize("dtype", BOUND)
+def test_passed(dtype: Any) -> None:
+    """Exact: what an extreme with a number passes on; half of a tie; nothing, not NaN, of what is not passed."""
+    x = RANDOM.integers(-3, 4, 1003).astype(dtype)
+    g = np.where(x == -3, np.inf, RANDOM.normal(0, 1, x.size)).astype(dtype)
+    for sign in (1.0, -1.0):
+        want = np.where(x == 1, g * dtype(0.5), np.where(x * sign > sign, g, dtype(0)))
+
+        def run(sign: float = sign) -> list[Any]:
+            out = np.empty(x.size, dtype)
+            kernels.activate(out, "passed", [g, x], [sign, 0.5, sign])
+            return [out]
+
+        for [out] in on_every_set(run):
+            assert (out == want).all()
+
+
+@pytest.mark.parametrize("dtype", BOUND)
+@pytest.mark.parametrize("shape", [(1, 1), (7, 5), (900, 67)])
+def test_scores(shape: tuple[int, int], dtype: Any) -> None:
+    """Sums of powers, and the gradient of cross-entropy; labels may be of other ranks' classes. Exact: any set."""
+    rows, n = shape
+    x, top, g = RANDOM.normal(0, 3, shape).astype(dtype), RANDOM.normal(0, 1, rows), RANDOM.normal(0, 1, rows)
+    top, g, labels = top.astype(dtype), g.astype(dtype), RANDOM.integers(-1, n + 1, rows)
+
+    def run() -> list[Any]:
+        outs = [np.empty(rows, dtype), np.empty(shape, dtype)]
+        kernels.scores(outs[0], x, top, None, None, 0.0, 0.0)
+        kernels.scores(outs[1], x, top, labels, g, 0.25, 0.75)
+        return outs
+
+    found = on_every_set(run)
+    for other in found[1:]:
+        assert [a.tobytes() for a in other] == [a.tobytes() for a in found[0]]
+    powers = np.exp(x.astype(np.float64) - top[:, None])
+    target = 0.25 + 0.75 * (np.arange(n) == labels[:, None])
+    close(found[0][0], powers.sum(1), 20 * BOUND[dtype])
+    close(found[0][1], (powers - target) * g[:, None], 20 * BOUND[dtype])
+
+
+@pytest.mark.parametrize("dtype", BOUND)
+def test_add_rows(dtype: Any) -> None:
+    """Exact: rows that repeat are added one after another."""
+    rows, values = RANDOM.integers(0, 5, 999), RANDOM.normal(0, 1, (999, 300)).astype(dtype)
+    start = RANDOM.normal(0, 1, (5, 300)).astype(dtype)
+    want = start.copy()
+    for row, value in zip(rows, values):
+        want[row] += value
+
+    def run() -> list[Any]:
+        out = start.copy()
+        kernels.add_rows(out, rows, values)
+        return [out]
+
+    for [out] in on_every_set(run):
+        assert out.tobytes() == want.tobytes()
+
+
+def test_arrays_that_do_not_fit() -> None:
+    rows, x = np.zeros(3, np.int64), np.zeros((3, 4))
+    with pytest.raises(ValueError, match="a row that is not there"):
+        kernels.add_rows(np.zeros((2, 4)), rows + 2, x)
+    with pytest.raises(ValueError, match="as long as the values"):
+        kernels.add_rows(np.zeros((2, 5)), rows, x)
+    with pytest.raises(ValueError, match="a number for each row"):
+        kernels.scores(np.zeros(2), x, np.zeros(3), None, None, 0.0, 0.0)
+    with pytest.raises(ValueError, match="labels go with g"):
+        kernels.scores(np.zeros(3), x, np.zeros(3), rows, None, 0.0, 0.0)
+
+
 def normal(x: Any, eps: float, centered: bool) -> tuple[Any, Any]:
     x = x - x.mean(-1, keepdims=True) if centered else x
     root = 1 / np.sqrt((x * x).mean(-1, keepdims=True) + eps)
@@ -156,13 +226,14 @@ def attention(q: Any, k: Any, v: Any, g: Any, limits: Any, mask: Any, scale: flo
 
 
 @pytest.mark.parametrize("dtype", BOUND)
-@pytest.mark.parametrize("way", ["all", "causal", "causal and masked"])
+@pytest.mark.parametrize("way", ["all", "causal", "causal and masked", "limits in no order"])
 @pytest.mark.parametrize("sizes", [(2, 5, 7, 3, 4), (1, 100, 100, 32, 32), (3, 49, 130, 17, 9), (1, 1, 1, 1, 1)])
 def test_attention(sizes: tuple[int, ...], way: str, dtype: Any) -> None:
     heads, rows, columns, inner, outer = sizes
     shapes = (heads, rows, inner), (columns, inner), (columns, outer), (heads, rows, outer)
     q, k, v, g = (RANDOM.normal(0, 1, shape).astype(dtype) for shape in shapes)
     limits = None if way == "all" else np.arange(rows) + columns - rows - 1  # the first may see nothing
+    limits = RANDOM.integers(-1, columns + 1, rows) if way == "limits in no order" else limits
     mask = RANDOM.random((heads, rows, columns)) < 0.7 if "masked" in way else None
 
     def run() -> list[Any]:

@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 from case import Case, values
 
-from spmdx.ops import attend, likelihood, neural, special, update, windows
+from spmdx.ops import arithmetic, attend, likelihood, neural, special, update, windows
 
 CLOSE = 1e-12
 CASES: list[Case] = []
@@ -61,6 +61,21 @@ for dtype, close in (("float16", 2e-3), (ml_dtypes.bfloat16, 1e-2), ("float32", 
         oracle = lambda x, f=f: f(x.astype(float)).astype(x.dtype)  # noqa: E731  # one line of a table
         CASES.append(Case(name, getattr(neural, f"_{name}"), oracle, (x,), close))
 CASES.append(Case("silu", neural._silu, silu, (np.array([-800.0, 800.0, 0.0]),), CLOSE))
+
+# What an extreme with a number passes on
+
+
+def passed(g: object, x: object, bound: float, ties: float, sign: float) -> object:
+    return np.where(x == bound, g * g.dtype.type(ties), np.where(sign * x > sign * bound, g, g.dtype.type(0)))
+
+
+for dtype in ("float64", "float32", ml_dtypes.bfloat16):
+    x, g = np.round(2 * values(5, 7)).astype(dtype), values(5, 7, seed=1).astype(dtype)
+    for numbers in ((1.0, 0.5, 1), (0, 0, 1), (1.0, 0.5, -1)):
+        call, oracle = (lambda g, x, f=f, n=numbers: f(g, x, *n) for f in (arithmetic._passed, passed))
+        CASES.append(Case("passed", call, oracle, (g, x)))
+CASES.append(Case("beside", attend._beside, lambda x: x, (values(5, 7),), 0, (0,)))
+CASES.append(Case("gradient_beside", attend._gradient_beside, lambda x: x, (values(5, 7),), 0, (0,)))
 
 # Norms
 
