@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Sequence
-from functools import wraps
+from functools import lru_cache, wraps
 from typing import Any
 
 import numpy as np
@@ -111,7 +111,7 @@ class PullBack:
         """The gradients of the leaves where they arose, such as Partial; None for those that nothing depends on."""
         given = tree.match(cotangents, self.out_def, "the cotangent")
         for out, g in zip(self.outputs, given):
-            if isinstance(out, Array) and tuple(np.shape(g)) != out.shape:
+            if isinstance(out, Array) and (g.shape if isinstance(g, Array) else np.shape(g)) != out.shape:
                 raise ShapeError(
                     f"a cotangent of shape {tuple(np.shape(g))} is given for an output of shape {out.shape}.",
                     "one cotangent of the same shape for every output",
@@ -142,7 +142,7 @@ def vjp(function: Callable[..., Any], *primals: Any, has_aux: bool = False) -> A
     value, aux = result if has_aux else (result, None)
     nested = context.get().depth > 0
     pull_back = PullBack(value, watched, leaves, treedef, None if nested else primals)
-    value = value if nested else tree.map(plain, value)
+    value = value if nested else plain(value) if isinstance(value, Array) else tree.map(plain, value)
     return (value, pull_back, aux if nested else tree.map(plain, aux)) if has_aux else (value, pull_back)
 
 
@@ -228,6 +228,8 @@ def scalar(value: Any) -> None:
 
 
 def one_like(value: Array) -> Array:
+    if type(value) in (Array, Watched) and type(value._block) is np.ndarray:
+        return Array(np.ones((), value.dtype), home(value.spec))
     return full((), 1, dtype=value.dtype, mesh=value.mesh)
 
 
@@ -241,6 +243,7 @@ def _checked(leaf: Any) -> Array:
     return x
 
 
+@lru_cache(maxsize=4096)
 def home(spec: Spec) -> Spec:
     """Where the gradient of a value lies: as the value, Replicate where it is Partial."""
     return spec.replace(partial=()) if spec.partial else spec
@@ -248,6 +251,8 @@ def home(spec: Spec) -> Spec:
 
 def _at_home(found: list[Array | None], leaves: Sequence[Array], places: Sequence[Spec]) -> list[Array]:
     """Gradients moved to their places, in as few messages as they need."""
+    if all(g is not None and g.spec is place for g, place in zip(found, places)):
+        return found  # type: ignore[return-value]  # none is None
     grads = [zeros_like(x) if g is None else g for g, x in zip(found, leaves)]
     grads = brought(grads, [p.mesh for p in places])
     targets = [place.replace(dtype=g.dtype) for g, place in zip(grads, places)]

@@ -6,8 +6,7 @@ one back, so thread ranks, and tasks of one thread, never see each other's setti
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -69,19 +68,21 @@ def world() -> Any:
 
 def rank() -> int:
     """This rank's number in its world."""
-    here = _state.get().rank
-    return int(world().rank) if here is None else here
+    return int(world().rank) if (here := _state.get().rank) is None else here
 
 
-@contextmanager
-def use(**changes: Any) -> Iterator[State]:
-    """Run the block under a copy of the record with some fields changed."""
-    state = replace(_state.get(), **changes)
-    token = _state.set(state)
-    try:
-        yield state
-    finally:
-        _state.reset(token)
+class use:  # noqa: N801  # read as a verb
+    """Run the block of a ``with`` under a copy of the record with some fields changed."""
+
+    def __init__(self, **changes: Any) -> None:
+        self.changes = changes
+
+    def __enter__(self) -> State:
+        self.token = _state.set(replace(_state.get(), **self.changes))
+        return _state.get()
+
+    def __exit__(self, *_: object) -> None:
+        _state.reset(self.token)
 
 
 def enter(state: State) -> None:

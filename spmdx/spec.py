@@ -166,8 +166,7 @@ class Spec:
 
     def replace(self, **changes: Any) -> Spec:
         """This spec with some fields changed, made canonical."""
-        fields = {name: getattr(self, name) for name in ("mesh", "shape", "dtype", "layouts", "partial", "op")}
-        return make(**{**fields, **changes})
+        return make(**{n: getattr(self, n) for n in ("mesh", "shape", "dtype", "layouts", "partial", "op")} | changes)
 
     @property
     def placement(self) -> Placement:

@@ -157,6 +157,10 @@ def matmul(xp: Any, x: Any, y: Any) -> Any:
 
 
 def _matmul_left(g: Array, out: Array, x: Array, y: Array) -> Any:
+    if y.ndim == x.ndim == 2:
+        return fit(matmul(g, permute_dims(y, (1, 0))), x)
+    if y.ndim == 2 and x.ndim > 1:
+        return fit(einsum("...n,kn->...k", g, y), x)
     if x.ndim > 1 and y.ndim > 1:
         return fit(matmul(g, matrix_transpose(y)), x)
     if y.ndim == 1:
@@ -166,7 +170,7 @@ def _matmul_left(g: Array, out: Array, x: Array, y: Array) -> Any:
 
 def _matmul_right(g: Array, out: Array, x: Array, y: Array) -> Any:
     if y.ndim == x.ndim == 2:
-        return fit(matmul(matrix_transpose(x), g), y)
+        return fit(matmul(permute_dims(x, (1, 0)), g), y)
     if y.ndim == 2 and x.ndim > 1:
         return fit(einsum("...mk,...mn->kn", x, g), y)
     if x.ndim > 1 and y.ndim > 1:

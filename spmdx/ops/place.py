@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -241,9 +242,13 @@ def to_numpy(x: Array) -> Any:
     return _whole(x)
 
 
+@lru_cache(maxsize=4096)
+def _gathering(spec: Spec) -> tuple[Step, ...]:
+    return plan(spec, spec.replace(layouts=(WHOLE,) * spec.ndim, partial=()))
+
+
 def _whole(x: Array) -> Any:
-    whole = x.spec.replace(layouts=(WHOLE,) * x.ndim, partial=())
-    steps = plan(x.spec, whole)
+    steps = _gathering(x.spec)
     if x._block is None and context.get().dry:
         raise ArgumentError(
             f"a dry run (eval_shape, estimate) knows shapes and no values; the value of {x.spec!r} is asked for.",

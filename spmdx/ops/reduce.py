@@ -19,7 +19,7 @@ from spmdx.ops.axes import names, several
 from spmdx.ops.fit import fit
 from spmdx.ops.scatter import template
 from spmdx.runtime import memory
-from spmdx.tape import plain
+from spmdx.tape import Watched, plain, recording
 
 # How a reduction is called
 
@@ -121,11 +121,21 @@ finished.vjp(lambda g, out, x: g)
 def spread(xp: Any, g: Any, like: Any, axis: tuple[int, ...], keepdims: bool) -> Any:
     """What a reduction over ``axis`` gave, repeated to the shape and placement of ``like``: no memory is used. It is
     linear, but a Partial is better finished while it is small."""
-    return xp.broadcast_to(g if keepdims else xp.expand_dims(g, axis), like.shape)
+    if g.ndim or xp is not np or g.dtype.kind not in "fc":
+        return xp.broadcast_to(g if keepdims else xp.expand_dims(g, axis), like.shape)
+    out = np.ndarray(like.shape, g.dtype, g, 0, (0,) * like.ndim)  # the same, sooner
+    out.flags.writeable = False
+    return out
+
+
+def _like(x: Array) -> Array:
+    """What stands for the shape and placement of x, and is not kept in a record."""
+    known = type(x) in (Array, Watched) and x._block is not None
+    return template(x) if recording() or x.spec.partial or not known else x
 
 
 spread.vjp(lambda g, out, x, like, axis, keepdims: sum(g, axis, None, keepdims), lambda g, out, x, like, **_: None)
-sum.vjp(lambda g, out, x, axis, dtype, keepdims: fit(spread(g, template(x), axis, keepdims), x))
+sum.vjp(lambda g, out, x, axis, dtype, keepdims: fit(spread(g, _like(x), axis, keepdims), x))
 
 
 @prod.vjp  # type: ignore[untyped-decorator]  # vjp returns what it is given
