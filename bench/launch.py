@@ -30,6 +30,7 @@ def environment(ranks: int, threads: int = 1) -> dict[str, str]:
     return {
         **os.environ,
         **dict.fromkeys(THREADS, str(threads)),
+        "OPENBLAS_THREAD_TIMEOUT": "4",  # as spmdx sets it, which here comes after NumPy
         "XLA_FLAGS": devices,
         "JAX_PLATFORMS": "cpu",
         "MASTER_ADDR": "127.0.0.1",

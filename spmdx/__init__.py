@@ -1,8 +1,12 @@
 """spmdx: distributed arrays for NumPy programs. Write for one device, say where arrays live, run on many."""
 
 import importlib as _importlib
+import os as _os
 import types as _types
 import typing as _typing
+
+# Before NumPy: between two products its OpenBLAS would spin for milliseconds on the cores that kernels are to run on.
+_os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")
 
 from ml_dtypes import bfloat16
 from numpy import (

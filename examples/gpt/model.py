@@ -175,8 +175,8 @@ def _gpt2(p: Any, x: sx.Array, c: Config, attend: Any, past: Any) -> tuple[sx.Ar
     seen, past = attend(q, k, v, past)
     x = x + sx.name(sx.einsum("bthk,hkd->btd", seen, p["out"]), "residual") + p["out_bias"]
     h = sx.name(nn.layer_norm(x, **p["norm2"], eps=c.epsilon), "normed")
-    h = nn.gelu(h @ p["up"] + p["up_bias"])
-    return x + sx.name(h @ p["down"], "residual") + p["down_bias"], past
+    h = nn.gelu(nn.linear(h, p["up"], p["up_bias"]))
+    return x + sx.name(nn.linear(h, p["down"]), "residual") + p["down_bias"], past
 
 
 # Llama 3: RMS norm, rotary positions, grouped queries, SwiGLU, no biases (Grattafiori et al., 2024)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from spmdx.array import Array
-from spmdx.ops.contract import matmul
+from spmdx.ops.contract import einsum, matmul
 from spmdx.ops.index import take
 
 
@@ -15,7 +17,7 @@ def linear(x: Any, weight: Any, bias: Any = None) -> Array:
     Column-parallel (weight divided along ``out``) the output is divided likewise; row-parallel (along ``in``) it is a
     Partial sum, to which the bias is added once.
     """
-    out: Array = matmul(x, weight)
+    out: Array = matmul(x, weight) if np.ndim(x) < 3 else einsum("...k,kn->...n", x, weight)  # all rows at once
     return out if bias is None else out + bias
 
 
