@@ -5,7 +5,8 @@
 GPT-2's form: 4 layers, width 256, 8 heads, sequence 256, batch 8, vocabulary 512, AdamW, float32. Initial weights and
 data are the same for all, and the losses stand beside each other. torch: scaled_dot_product_attention and fused AdamW;
 DDP, FSDP2 and DTensor over gloo. JAX: jit, one process with a device for each rank. All contestants of a case take
-their steps in turn in one run; a ratio is the median over the rounds.
+their steps in turn in one run; a ratio is the median over the rounds. Peaks of memory are those of fresh processes,
+the library's own code counted.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Any
 
 import numpy as np
 from launch import Ranks, on_ranks
-from timer import Contestant, Report, Timing, heading, race, table
+from timer import Contestant, Report, Row, Timing, heading, race, table
 
 LAYERS, WIDTH, HEADS, LENGTH, BATCH, VOCABULARY = 4, 256, 8, 256, 8, 512
 HIDDEN, SIZE = 4 * WIDTH, WIDTH // HEADS
@@ -43,6 +44,7 @@ GPT_BARS = {
     ),
 }
 NETWORK_BAR = 4.0  # times DTensor's speed
+PEAKS = (("spmdx", "spmdx ZeRO-3"), ("torch", "FSDP2"))  # whose memory is compared: library, contestant
 
 
 def weights() -> dict[str, Any]:
@@ -471,6 +473,36 @@ def work(options: argparse.Namespace) -> None:
     ranks.rest()
 
 
+def peak(options: argparse.Namespace) -> None:
+    """What every rank of a fresh run does: some steps of one contestant; rank 0 writes the greatest peak of memory."""
+    ranks = Ranks()
+    name, contestant = PEAKS[options.peak]
+    library = LIBRARIES[name](ranks, options.threads)
+    loaded = resident("VmRSS")
+    step = library.gpt()[contestant]
+    for _ in range(5):
+        step()
+    found = {"peak": max(ranks.gather(resident("VmHWM"))), "loaded": max(ranks.gather(loaded))}
+    if ranks.rank == 0:
+        report = Report("train")
+        report.rows.append(Row({"model": "GPT, peak memory", "ranks": ranks.size}, contestant, found))
+        report.write(options.worker)
+    ranks.rest()
+
+
+def resident(which: str) -> float:
+    """Bytes of memory that this process holds (VmRSS), or held at its peak (VmHWM)."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(1024.0 * int(line.split()[1]) for line in lines if line.startswith(which))
+
+
+def compared(report: Report) -> None:
+    """The bar of memory: no more than FSDP2's."""
+    ours, other = (next(row for row in report.rows if row.library == c and "peak" in row.time) for _, c in PEAKS)
+    ratio = ours.time["peak"] / other.time["peak"]
+    report.claim(ours.case, f"{ours.library} holds at most 1.0 times the memory of {other.library}", ratio, ratio <= 1)
+
+
 TIMES: dict[str, dict[str, Timing]] = {}
 
 
@@ -500,6 +532,11 @@ def show(report: Report) -> None:
     for case in cases:
         rows = [row for row in report.rows if tuple(row.case.items()) == case]
         about = dict(case)
+        if "peak" in rows[0].time:
+            print(f"{about['model']}, {about['ranks']} rank(s); MB, the greatest of the ranks")
+            lines = [[row.library, *(f"{row.time[k] / 1e6:.0f}" for k in ("peak", "loaded"))] for row in rows]
+            print(table(["", "peak", "before the model is made"], lines), end="\n\n")
+            continue
         print(f"{about['model']}, {about['ranks']} rank(s) of {about['threads']} thread(s); milliseconds a step")
         lines = [
             [row.library, *(f"{row.time[k] * 1e3:.2f}" for k in ("median", "min", "q3")), f"{row.time['loss']:.6f}"]
@@ -521,14 +558,19 @@ def main() -> None:
     reader.add_argument("--json", metavar="FILE", help="write all that was found")
     reader.add_argument("--worker", help=argparse.SUPPRESS)
     reader.add_argument("--threads", type=int, default=1, help=argparse.SUPPRESS)
+    reader.add_argument("--peak", type=int, help=argparse.SUPPRESS)
     options = reader.parse_args()
     if options.worker:
-        work(options)
+        work(options) if options.peak is None else peak(options)
         return
     report = Report("train")
     words = ["--peers", options.peers, *(["--quick"] if options.quick else [])]
     for ranks, threads in CASES:
         report.merge(on_ranks(__file__, ranks, [*words, "--threads", str(threads)], limit=1200, threads=threads))
+    for i in range(0 if options.peers == "none" else len(PEAKS)):
+        report.merge(on_ranks(__file__, 2, [*words, "--peak", str(i)], limit=300))
+    if options.peers != "none":
+        compared(report)
     if options.json:
         report.write(options.json)
     show(report)
