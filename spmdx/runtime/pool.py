@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
 from typing import Any
 from weakref import ref
 
@@ -11,6 +13,8 @@ Flat = np.ndarray[Any, np.dtype[Any]]
 
 LEAST = 2**20  # bytes: below, the C library's allocator does this itself
 KEPT = 2**29  # bytes at rest at most
+LARGEST_OF_HEAP = 2**25  # bytes: what is larger has pages of its own, which go back at once
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # in malloc.h
 
 # No lock: a block comes back in a finaliser, which may run anywhere, also between two steps of an iteration. Each step
 # below is one of a dict, and what is iterated over is a copy.
@@ -50,3 +54,16 @@ def _give_back(key: int) -> None:
             break
         _free.pop(oldest, None)
         excess -= b.nbytes
+
+
+def keep_freed() -> None:
+    """Have the C library's allocator keep what NumPy frees, up to `KEPT` at its top, instead of giving it back to the
+    system after every step of a training loop. Who has set the allocator by environment variables is left alone."""
+    if not any(name in os.environ for name in ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES")):
+        mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # glibc's
+        if mallopt is not None:
+            mallopt(_TRIM_THRESHOLD, KEPT)
+            mallopt(_MMAP_THRESHOLD, LARGEST_OF_HEAP)
+
+
+keep_freed()
