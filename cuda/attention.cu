@@ -4,33 +4,12 @@
 //
 // A block of threads works on 32 rows; a warp on 4 of them, its lanes on the 32 columns of a tile, and then
 // on the elements of the output, each lane on every 32nd.
-#include "gpu.h"
+#include "sight.h"
 
 namespace spmdx {
 namespace {
 
-constexpr int tile = 32, warps = 8, per_warp = tile / warps, leads = 3;
-
-// Leading dimensions, heads that share k and v, rows of q, rows of k; elements of a row of q and k, and of v.
-struct Shape {
-    int64_t lead[leads], heads, rows, columns, inner, outer;
-    double scale;
-};
-// Where an operand lies: strides in elements. Elements of a row lie side by side (of a mask `step` apart).
-struct View {
-    void* data;
-    int64_t lead[leads], head, row, step;
-};
-
-template <class T>
-SPMDX_FN T* at(const View& view, const Shape& shape, int64_t batch, int64_t head) {
-    int64_t offset = head * view.head;
-    for (int d = leads - 1; d >= 0; --d) {
-        offset += batch % shape.lead[d] * view.lead[d];
-        batch /= shape.lead[d];
-    }
-    return static_cast<T*>(view.data) + offset;
-}
+constexpr int tile = 32, warps = 8, per_warp = tile / warps;
 
 // Rows [first, first + 32) of a matrix into shared memory, `wide` apart, zeros where there are none.
 template <class T>
@@ -70,39 +49,10 @@ SPMDX_FN void gather(const C* weights, const C* rows, int wide, int64_t width, C
     }
 }
 
-// How many columns the rows of a tile see at most: the same for all threads of the block.
-SPMDX_FN int64_t seen_by(const int64_t* limits, int64_t first, int64_t rows, int64_t columns) {
-    if (!limits) return columns;
-    int64_t most = 0;
-    for (int i = 0; i < tile && first + i < rows; ++i) {
-        const int64_t own = limits[first + i] + 1;
-        most = own > most ? own : most;
-    }
-    return most < columns ? most : columns;
-}
-
-struct Sight {
-    const uint8_t* mask;
-    int64_t row_step, step;
-    const int64_t* limits;
-    SPMDX_METHOD bool sees(int64_t row, int64_t column, int64_t rows, int64_t columns) const {
-        if (row >= rows || column >= columns || (limits && column > limits[row])) return false;
-        return !mask || mask[row * row_step + column * step];
-    }
-};
-SPMDX_FN Sight sight(const View& mask, const Shape& s, int64_t batch, int64_t head, const int64_t* limits) {
-    return {mask.data ? at<uint8_t>(mask, s, batch, head) : nullptr, mask.row, mask.step, limits};
-}
-
 template <class C>
 SPMDX_FN C* shared_memory() {
     extern __shared__ __align__(16) unsigned char attention_memory[];
     return reinterpret_cast<C*>(attention_memory);
-}
-
-template <class C>
-SPMDX_FN C infinity() {
-    return C(bit_cast<double>(0x7FF0000000000000ull));
 }
 
 // The output (where there is room for it), and of each row the logarithm of its sum of powers (infinity where
@@ -123,7 +73,7 @@ SPMDX_FN void forward(const Shape& s, const View& q, const View& k, const View& 
         top[r] = -infinity<C>(), sum[r] = 0;
         SPMDX_UNROLL for (int c = 0; c < many; ++c) sums[r][c] = 0;
     }
-    const int64_t seen = seen_by(limits, first, s.rows, s.columns);
+    const int64_t seen = seen_by(limits, first, s.rows, s.columns, tile);
     for (int64_t column = 0; column < seen; column += tile) {
         __syncthreads();
         fetch(at<const T>(k, s, batch, 0), k.row, column, s.columns, s.inner, C(1), keys, kd);
@@ -198,7 +148,7 @@ SPMDX_FN void back_rows(const Shape& s, const View& q, const View& k, const View
         log[r] = row < s.rows ? logs[number] : infinity<C>(), less[r] = row < s.rows ? along[number] : C(0);
         SPMDX_UNROLL for (int c = 0; c < many; ++c) sums[r][c] = 0;
     }
-    const int64_t seen = seen_by(limits, first, s.rows, s.columns);
+    const int64_t seen = seen_by(limits, first, s.rows, s.columns, tile);
     for (int64_t column = 0; column < seen; column += tile) {
         __syncthreads();
         fetch(at<const T>(k, s, batch, 0), k.row, column, s.columns, s.inner, C(1), keys, kd);
@@ -244,7 +194,7 @@ SPMDX_FN void back_columns(const Shape& s, const View& q, const View& k, const V
     for (int64_t head = 0; head < s.heads; ++head) {
         const Sight eye = sight(mask, s, batch, head, limits);
         for (int64_t start = 0; start < s.rows; start += tile) {
-            if (seen_by(limits, start, s.rows, s.columns) <= first) continue;  // for all threads alike
+            if (seen_by(limits, start, s.rows, s.columns, tile) <= first) continue;  // for all threads alike
             __syncthreads();
             fetch(at<const T>(q, s, batch, head), q.row, start, s.rows, s.inner, C(s.scale), queries, qd);
             fetch(at<const T>(g, s, batch, head), g.row, start, s.rows, s.outer, C(1), slopes, ge);

@@ -39,6 +39,13 @@ static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
               "64-bit elements are pairs of lanes, the low word first");
 #endif
 
+// Products of small matrices in one instruction, for bfloat16 too: from sm_80 on.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+#define SPMDX_IF_TENSOR_CORES(...) __VA_ARGS__
+#else
+#define SPMDX_IF_TENSOR_CORES(...)
+#endif
+
 // The builds of the kernels that this module holds beside the baseline: CMake says which.
 #ifdef SPMDX_HAVE_AVX2
 #define SPMDX_IF_AVX2(...) __VA_ARGS__

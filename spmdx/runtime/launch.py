@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
@@ -28,6 +28,7 @@ TEAM = 512  # threads that share a row at most
 HELD = 4  # packs of a row that a thread keeps in registers
 WIDTHS = (64, 128, 256)  # elements of a row, in attention's kernels
 ATTENTION_TILE, ATTENTION_WARPS = 32, 8
+TENSOR_WIDTHS, TENSOR_TILE = (64, 128), 64  # the same on tensor cores
 
 VIEW = np.dtype([("data", "u8"), ("lead", "i8", (3,)), ("head", "i8"), ("row", "i8"), ("step", "i8")])
 GIVEN = np.dtype([("value", "f8"), ("data", "u8")])
@@ -35,6 +36,16 @@ SIZES = ("heads", "rows", "columns", "inner", "outer")
 SHAPE = np.dtype([("lead", "i8", (3,)), *((name, "i8") for name in SIZES), ("scale", "f8")])
 U64, I64, F64, I32, F32 = np.uint64, np.int64, np.float64, np.int32, np.float32
 Shape = Sequence[int]
+
+
+class Attention(NamedTuple):
+    """Which kernels attention takes, and the shapes of their launches."""
+
+    module: str
+    width: int
+    tile: int  # rows, or columns, of a block of threads
+    warps: int
+    shared: dict[str, int]  # bytes
 
 
 class Launcher:
@@ -245,50 +256,54 @@ class Launcher:
         shape = np.zeros(1, SHAPE)
         lead = (*[1] * (6 - q.ndim), *q.shape[:-3])
         shape[0] = (lead, q.shape[-3], q.shape[-2], k.shape[-2], q.shape[-1], v.shape[-1], scale)
-        pairs = math.prod(lead) * q.shape[-3]
-        tiles, columns = -(-q.shape[-2] // ATTENTION_TILE), -(-k.shape[-2] // ATTENTION_TILE)
-        if not pairs or not tiles:
+        pairs, rows, columns = math.prod(lead) * q.shape[-3], q.shape[-2], k.shape[-2]
+        if not pairs or not rows:
             return None
-        module, block = f"attention-{TYPES[q.dtype]}", (32, ATTENTION_WARPS)
+        element, inner, outer = TYPES[q.dtype], q.shape[-1], v.shape[-1]
         wide = np.dtype(F64) if q.dtype.itemsize == 8 else np.dtype(F32)
-        width, inner, outer = self._width(q.shape[-1], v.shape[-1]), q.shape[-1], v.shape[-1]
+        plan = self._attention(element, inner, outer, wide.itemsize)
 
-        def run(name: str, grid: tuple[int, int], elements: int, args: Sequence[Any]) -> None:
-            kernel, nbytes = self.kernel(module, name), ATTENTION_TILE * elements * wide.itemsize
+        def run(name: str, grid: tuple[int, int], args: Sequence[Any]) -> None:
+            kernel, nbytes = self.kernel(plan.module, f"{name}_{plan.width}"), plan.shared[name]
             if nbytes > self.device.shared_memory:
                 raise NotImplementedError(f"attention of rows of {inner} and {outer} elements of {q.dtype}")
             kernel.max_dynamic_shared_size_bytes = max(nbytes, 48 * 1024)
-            kernel(grid, block, tuple(args), shared_mem=nbytes)
+            kernel(grid, (32, plan.warps), tuple(args), shared_mem=nbytes)
 
         views = [_view(q), _view(k, heads=False), _view(v, heads=False)]
         seen: Any = (_view(mask, step=True), limits)
+        grid = pairs, -(-rows // plan.tile)
         if g is None:
-            return run(
-                f"attend_{width}", (pairs, tiles), 2 * inner + 1 + outer, (shape, *views, _view(out), *seen, None)
-            )
-        logs, along = (self.cupy.empty(pairs * q.shape[-2], wide) for _ in range(2))
+            return run("attend", grid, (shape, *views, _view(out), *seen, None))
+        logs, along = (self.cupy.empty(pairs * rows, wide) for _ in range(2))
         slope = _view(g)
-        run(f"attend_{width}", (pairs, tiles), 2 * inner + 1 + outer, (shape, *views, _view(None), *seen, logs))
-        run("attend_along", (pairs, -(-q.shape[-2] // ATTENTION_WARPS)), 0, (shape, slope, _view(out), along))
+        run("attend", grid, (shape, *views, _view(None), *seen, logs))
+        each = self.kernel(f"attention-{element}", "attend_along")
+        each((pairs, -(-rows // ATTENTION_WARPS)), (32, ATTENTION_WARPS), (shape, slope, _view(out), along))
         every: Any = (shape, *views, slope, *seen, logs, along)
         if to_q is not None:
-            run(f"attend_rows_{width}", (pairs, tiles), 2 * (inner + outer) + 2, (*every, _view(to_q)))
+            run("attend_rows", grid, (*every, _view(to_q)))
         if to_k is not None and columns:
-            grid = (math.prod(lead), columns)
-            run(
-                f"attend_columns_{width}",
-                grid,
-                2 * (inner + outer) + 2,
-                (*every, _view(to_k, heads=False), _view(to_v, heads=False)),
-            )
+            slopes = _view(to_k, heads=False), _view(to_v, heads=False)
+            run("attend_columns", (math.prod(lead), -(-columns // plan.tile)), (*every, *slopes))
         return None
 
-    @staticmethod
-    def _width(*elements: int) -> int:
-        found = next((w for w in WIDTHS if w >= max(elements)), None)
-        if found is None:
-            raise NotImplementedError(f"attention of rows of {max(elements)} elements")
-        return found
+    def _attention(self, element: str, inner: int, outer: int, itemsize: int) -> Attention:
+        """The kernels for rows of so many elements: on tensor cores where they take the type."""
+        most = max(inner, outer)
+        if element in ("f16", "bf16") and self.device.architecture >= 80 and most <= TENSOR_WIDTHS[-1]:
+            d = next(w for w in TENSOR_WIDTHS if w >= most)
+            held, small = 2 * TENSOR_TILE * (d + 8), 2 * 32 * (d + 8)  # two operands of a block, and two of a step
+            sizes = held + 72 * d, held + small + 40 * d, held + small + 80 * d
+            shared = dict(zip(("attend", "attend_rows", "attend_columns"), (2 * n for n in sizes)))
+            return Attention(f"tensor-{element}", d, TENSOR_TILE, 4, shared)
+        width = next((w for w in WIDTHS if w >= most), None)
+        if width is None:
+            raise NotImplementedError(f"attention of rows of {most} elements")
+        bytes_of_row = ATTENTION_TILE * itemsize
+        back = bytes_of_row * (2 * (inner + outer) + 2)
+        shared = {"attend": bytes_of_row * (2 * inner + 1 + outer), "attend_rows": back, "attend_columns": back}
+        return Attention(f"attention-{element}", width, ATTENTION_TILE, ATTENTION_WARPS, shared)
 
     # Graphs
 

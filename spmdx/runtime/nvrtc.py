@@ -27,6 +27,7 @@ MODULES = {
     "kernels": EXACT,
     "pack": EXACT,
     **{f"neural-{t}": (*EXACT, f"--define-macro=SPMDX_TYPE={c}") for t, c in TYPES.items()},
+    **{f"tensor-{t}": (*CLOSE, f"--define-macro=SPMDX_TYPE={TYPES[t]}") for t in ("f16", "bf16")},
     **{f"attention-{t}": (*CLOSE, f"--define-macro=SPMDX_TYPE={c}") for t, c in TYPES.items()},
 }
 WHEELS = {12: "cuda_nvrtc", 13: "cu13"}  # nvidia-cuda-nvrtc-cu12 and nvidia-cuda-nvrtc: where they put the library

@@ -29,7 +29,7 @@ def library(module: str) -> ctypes.PyDLL:
     text = nvrtc.source_of(module).read_text()
     text = re.sub(r"extern __shared__ .*? (\w+)\[\];", r"unsigned char* const \1 = emulated::memory;", text)
     defines = [o.replace("--define-macro=", "-D") for o in nvrtc.MODULES[module] if o.startswith("--define-macro")]
-    headers = sorted([*nvrtc.folder().glob("*.h"), HERE / "emulated.h"])
+    headers = sorted([*nvrtc.folder().glob("*.h"), *HERE.glob("*.h")])
     key = hashlib.sha256(
         "".join([text, *defines, *FLAGS, *(h.read_text() for h in headers), Path(__file__).read_text()]).encode()
     )
@@ -40,7 +40,7 @@ def library(module: str) -> ctypes.PyDLL:
 
 
 def build(text: str, defines: list[str], path: Path) -> None:
-    compiler = [os.environ.get("CXX", "c++"), *FLAGS, *defines, f"-I{nvrtc.folder()}", f"-I{HERE}"]
+    compiler = [os.environ.get("CXX", "c++"), *FLAGS, *defines, f"-I{HERE}", f"-I{nvrtc.folder()}"]
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "module.cpp"
         source.write_text(f'#include "emulated.h"\n{text}')

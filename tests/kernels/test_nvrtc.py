@@ -13,8 +13,8 @@ import pytest
 from spmdx.runtime import nvrtc
 
 ARCHITECTURES = {12: (70, 75, 80, 90, 100), 13: (75, 80, 90, 100)}
-# Bytes of registers that a kernel may spill: none but in these, of wide rows in float64 or before sm_80.
-SPILLS = {r"attend\w*_256": 512, r"stream_\w+": 256, r".*": 0}
+# Bytes of registers that a kernel may spill: none but a few of those on tensor cores, which hold whole tiles.
+SPILLS = {r"tensor-.*": 64, r"neural-f32: norm_back_held": 16, r".*": 0}
 # Registers of a thread, where blocks of so many threads are launched (65,536 for a block).
 MOST = {r"(norm|softmax|sum_exp|cross_back)\w*_(held|long|any)|norm_moments": 128, r".*": 255}
 
@@ -53,7 +53,7 @@ def check(module: str, version: int, architecture: int) -> dict[str, Use]:
         names = re.findall(r"^SPMDX_(?:FILL|DROP)\((\w+)", text, re.MULTILINE)
         assert len(names) > 50 and found.keys() >= set(names), set(names) - found.keys()
     for name, use in found.items():
-        spills = next(n for pattern, n in SPILLS.items() if re.fullmatch(pattern, name))
+        spills = next(n for pattern, n in SPILLS.items() if re.fullmatch(pattern, f"{module}: {name}"))
         most = next(n for pattern, n in MOST.items() if re.fullmatch(pattern, name))
         assert use.spilled <= spills, f"{module}: {name} spills {use.spilled} bytes on sm_{architecture}"
         assert use.registers <= most, f"{module}: {name} takes {use.registers} registers on sm_{architecture}"
