@@ -13,8 +13,8 @@ import pytest
 from spmdx.runtime import nvrtc
 
 ARCHITECTURES = {12: (70, 75, 80, 90, 100), 13: (75, 80, 90, 100)}
-# Bytes of registers that a kernel may spill: none but a few of those on tensor cores, which hold whole tiles.
-SPILLS = {r"tensor-.*": 64, r"neural-f32: norm_back_held": 16, r".*": 0}
+# Bytes of registers that a kernel may spill to memory; which of them do, and how much, differs between architectures.
+SPILLS = {r"(attention|tensor)-.*": 64, r"neural-.*": 32, r".*": 0}
 # Registers of a thread, where blocks of so many threads are launched (65,536 for a block).
 MOST = {r"(norm|softmax|sum_exp|cross_back)\w*_(held|long|any)|norm_moments": 128, r".*": 255}
 
