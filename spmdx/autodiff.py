@@ -16,6 +16,7 @@ import numpy as np
 from spmdx import context, tree
 from spmdx.array import Array
 from spmdx.errors import ArgumentError, GradientError, ShapeError
+from spmdx.move import progress
 from spmdx.op import call, registry
 from spmdx.ops.create import full, zeros_like
 from spmdx.ops.elementwise import add
@@ -59,6 +60,7 @@ def pull(outputs: Sequence[Any], cotangents: Sequence[Any], leaves: Sequence[Wat
         if type(out) is Watched:
             give(out, g)
     while queue:
+        progress()
         _, _, node = heapq.heappop(queue)
         g = held.pop(id(node))
         if node.rule is None:
@@ -85,9 +87,13 @@ def _has_gradient(x: Any) -> bool:
     return isinstance(x, Bundle) or x.dtype.kind in "fcV"
 
 
-def _run(function: Callable[..., Any], leaves: list[Any], treedef: tree.TreeDef) -> tuple[Any, list[Watched]]:
-    """Run a function of a tuple of arguments with its leaves watched."""
+def _run(
+    function: Callable[..., Any], leaves: list[Any], treedef: tree.TreeDef, tell: Callable[[Any], None] | None = None
+) -> tuple[Any, list[Watched]]:
+    """Run a function of a tuple of arguments with its leaves watched, of which somebody may be told."""
     watched = [watch(x) for x in leaves]
+    if tell is not None:
+        tell(watched)
     args = tree.unflatten(treedef, list(watched))
     with context.use(depth=context.get().depth + 1):
         return function(*args), watched
@@ -138,9 +144,9 @@ def vjp(function: Callable[..., Any], *primals: Any, has_aux: bool = False) -> A
         return _of_each_example(context.get().batch[-1], function, primals, has_aux)
     leaves, treedef = tree.flatten(primals)
     leaves = [_checked(x) for x in leaves]
-    result, watched = _run(function, leaves, treedef)
+    nested, running = context.get().depth > 0, context.get().plan
+    result, watched = _run(function, leaves, treedef, None if nested or running is None else running.begin)
     value, aux = result if has_aux else (result, None)
-    nested = context.get().depth > 0
     pull_back = PullBack(value, watched, leaves, treedef, None if nested else primals)
     value = value if nested else plain(value) if isinstance(value, Array) else tree.map(plain, value)
     return (value, pull_back, aux if nested else tree.map(plain, aux)) if has_aux else (value, pull_back)
@@ -256,7 +262,9 @@ def _at_home(found: list[Array | None], leaves: Sequence[Array], places: Sequenc
     grads = [zeros_like(x) if g is None else g for g, x in zip(found, leaves)]
     grads = brought(grads, [p.mesh for p in places])
     targets = [place.replace(dtype=g.dtype) for g, place in zip(grads, places)]
-    return moved_arrays(grads, targets, [plan(g.spec, t) for g, t in zip(grads, targets)], "grad", implied=False)
+    return moved_arrays(
+        grads, targets, [plan(g.spec, t) for g, t in zip(grads, targets)], "grad", implied=False, wait=False
+    )
 
 
 class _Rule:

@@ -7,9 +7,10 @@ geometry says which part goes where; here bytes travel.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
-from spmdx import context
+from spmdx import check, context
 from spmdx.geometry import local_parts, route
 from spmdx.mesh import Coordinate, Mesh
 from spmdx.plan import LOCAL, Step
@@ -17,6 +18,8 @@ from spmdx.runtime import memory, simulate
 from spmdx.runtime.message import Message
 from spmdx.runtime.message import pack as pack
 from spmdx.runtime.message import unpack as unpack
+from spmdx.runtime.pending import Coming
+from spmdx.runtime.pending import progress as progress
 
 PARTS = 2**17  # what the messages that are remembered may list, all together
 Block = Any  # an ndarray of the mesh's device; on a simulated mesh a tuple of them, one for each rank
@@ -57,6 +60,42 @@ def move(plans: Sequence[tuple[Step, ...]], blocks: Sequence[Block], cause: str 
             blocks[i] = block
             local(i)
     return blocks
+
+
+def begin(plans: Sequence[tuple[Step, ...]], blocks: Sequence[Block], cause: str) -> list[Block | Coming]:
+    """As `move`, but that what a block's last collective brings is not waited for, where the transport can do so."""
+    blocks, left = list(blocks), [list(steps) for steps in plans]
+
+    def local(steps: list[Step], block: Block) -> Block:
+        while steps and steps[0].verb in LOCAL:
+            block = _local(steps.pop(0), block)
+        return block
+
+    for i, own in enumerate(left):
+        blocks[i] = local(own, blocks[i])
+    for together, steps in _rounds(left, cause):
+        given, mesh = [blocks[i] for i in together], steps[0].source.mesh
+        last = mesh.device != "sim" and not any(s.verb not in LOCAL for i in together for s in left[i])
+        pending = None
+        if last:
+            comm = context.world().comm(mesh)
+            pending = comm.group(steps[0].axes).begin(_message(steps, comm.coordinate), given)
+        if pending is None:
+            for i, block in zip(together, _collective(steps, given)):
+                blocks[i] = local(left[i], block)
+        else:
+            for k, i in enumerate(together):
+                blocks[i] = Coming(pending, k, partial(local, left[i]))
+                left[i] = []
+    return blocks
+
+
+def begins(plans: Sequence[tuple[Step, ...]]) -> bool:
+    """True if to `begin` these moves may be better than to make them where they are needed."""
+    first = next((step for steps in plans for step in steps if step.verb not in LOCAL), None)
+    if first is None or first.source.mesh.device == "sim" or context.get().dry or check.on():
+        return False
+    return bool(context.world().comm(first.source.mesh).group(first.axes).begins)
 
 
 def count(plans: Sequence[tuple[Step, ...]], cause: str) -> None:

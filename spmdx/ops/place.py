@@ -21,8 +21,9 @@ from spmdx.errors import (
     PlacementError,
     ShapeError,
 )
+from spmdx.later import made
 from spmdx.mesh import Coordinate, Mesh
-from spmdx.move import count, move, record
+from spmdx.move import begin, count, move, record
 from spmdx.op import default_mesh, op, registry
 from spmdx.ops.axes import sizes_of
 from spmdx.placement import AxisPlacement, P, Placement, Replicate, Shard
@@ -180,9 +181,10 @@ def moved_arrays(
     plans: Sequence[tuple[Step, ...]],
     cause: str,
     implied: bool = True,
+    wait: bool = True,
 ) -> list[Array]:
     """Arrays brought to their target specs, recorded where a gradient watches. ``implied``: the user's line did not ask
-    for it in so many words, so that it is an error inside `explicit`."""
+    for it in so many words, so that it is an error inside `explicit`. Without ``wait`` they may be on their way."""
     if not any(plans):
         return list(arrays)
     batch = next((type(a) for a in arrays if hasattr(a, "level")), None) if context.get().batch else None
@@ -195,16 +197,16 @@ def moved_arrays(
                     f"{cause} would move an operand, which `with explicit()` forbids.\n  x: {a.spec!r}",
                     f"x.redistribute({t.placement!r}) before it",
                 )
-    dry = context.get().dry
-    inside = [i for i, a in enumerate(arrays) if a._block is not None and not dry]
+    dry, depth = context.get().dry, context.get().depth
+    inside = [i for i, a in enumerate(arrays) if plans[i] and a._block is not None and not dry]
     blocks: list[Any] = [None] * len(arrays)
     if dry:
         count(plans, cause)
-    for i, block in zip(inside, move([plans[i] for i in inside], [arrays[i]._block for i in inside], cause)):
+    run = move if wait or any(type(a) is Watched for a in arrays) else begin
+    for i, block in zip(inside, run([plans[i] for i in inside], [arrays[i]._block for i in inside], cause)):
         blocks[i] = block
-    depth = context.get().depth
     return [
-        a if not steps else Watched(b, t, registry["alias"], (a,), {}) if depth and type(a) is Watched else Array(b, t)
+        a if not steps else Watched(b, t, registry["alias"], (a,), {}) if depth and type(a) is Watched else made(b, t)
         for a, b, t, steps in zip(arrays, blocks, targets, plans)
     ]
 

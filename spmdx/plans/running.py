@@ -11,6 +11,7 @@ from spmdx import context, tree
 from spmdx.array import Array
 from spmdx.autodiff import bundled, home
 from spmdx.mesh import Mesh
+from spmdx.move import begins
 from spmdx.ops.place import moved_arrays
 from spmdx.plan import plan as steps_between
 from spmdx.plans.placing import Axes, changed, homeward
@@ -65,6 +66,27 @@ class Running:
         self.plan, self.mesh = plan, mesh
         self.used: Counter[tuple[str, str]] = Counter()
         self.held: Group | None = None  # of a call that has ended: the next one drops its arrays
+        self.groups: list[Group] = []  # entered in this gradient
+        self.order: list[Group] = []  # entered in the one before
+        self.leaves: list[Any] = []  # what this gradient is taken of
+        self.ahead: Group | None = None  # gathered before it is entered
+
+    def begin(self, leaves: list[Any]) -> None:
+        """A gradient of these leaves begins: it will enter the groups that the one before did, if it is a loop's."""
+        self.order, self.groups, self.leaves, self.ahead = self.groups, [], leaves, None
+
+    def entered(self, group: Group) -> None:
+        """Gather the parameters of the group that comes next, while this one computes with its own."""
+        at = len(self.groups)
+        self.groups.append(group)
+        self.ahead = None
+        if at + 1 < len(self.order) and group.numbers == self.order[at].numbers and begins(group.plans):
+            after = self.order[at + 1]
+            numbers = [n for n in after.numbers if n is not None]
+            if len(numbers) == len(after.numbers):
+                params = tree.unflatten(after.treedef, [self.leaves[n] for n in numbers])
+                self.ahead = Group(self, params, after.name, after.axes)
+                self.ahead.gather()
 
     def placement(self, path: Any, shape: Any) -> Any:
         """The placement of a parameter."""
@@ -87,7 +109,10 @@ class Running:
         axes = self.plan.find("gather", label)
         if not axes:
             return None
-        return Group(self, params, label, axes)
+        group, ahead = Group(self, params, label, axes), self.ahead
+        if ahead is not None and (ahead.name, ahead.arrays) == (label, group.arrays):
+            return ahead
+        return group
 
     def homes(self, paths: Sequence[str], specs: Sequence[Spec]) -> list[Spec]:
         """Where gradients go, of parameters with these paths, whose own places are given."""
@@ -134,7 +159,7 @@ def _sent(g: list[Any], targets: list[Any], label: str) -> list[Any]:
     here = [i for i, x in enumerate(g) if x is not None]
     arrays, wanted = [g[i] for i in here], [targets[i].replace(dtype=g[i].dtype) for i in here]
     out = list(g)
-    for i, x in zip(here, moved_arrays(arrays, wanted, _plans(arrays, wanted), label, implied=False)):
+    for i, x in zip(here, moved_arrays(arrays, wanted, _plans(arrays, wanted), label, implied=False, wait=False)):
         out[i] = x
     return out
 
@@ -146,21 +171,33 @@ class Group:
     differentiable = True
 
     def __init__(self, running: Running, params: Any, label: str, axes: Axes) -> None:
-        self.running, self.name = running, label
+        self.running, self.name, self.axes = running, label, axes
         self.arrays, self.treedef = tree.flatten(params)
         self.paths = [f"{label}.{path}" for path in tree.paths(params)]
         self.targets = [changed(a.spec, axes) for a in self.arrays]
         self.plans = _plans(self.arrays, self.targets)
+        places = {id(leaf): n for n, leaf in enumerate(running.leaves)}
+        self.numbers = [places.get(id(a)) for a in self.arrays]  # among the leaves
+        self.before = running.groups[-1] if running.groups else None
+        self.gathered: list[Array] | None = None
         self.made: list[Any] = []
         self.marked = self.dropped = False
+
+    def gather(self) -> list[Array]:
+        """The whole parameters; they may be on their way."""
+        if self.gathered is None:
+            given = [plain(a) for a in self.arrays]
+            self.gathered = moved_arrays(given, self.targets, self.plans, self.name, implied=False, wait=False)
+        return self.gathered
 
     def enter(self) -> Any:
         """The parameters that the function gets."""
         if self.running.held is not None:
             self.running.held.drop()
-        plain_arrays = [plain(a) for a in self.arrays]
-        moved = moved_arrays(plain_arrays, self.targets, self.plans, self.name, implied=False)
-        self.made = bundled(moved, self.arrays, self.name, self.back)
+        arrays, self.gathered = self.gather(), None
+        self.made = bundled(arrays, self.arrays, self.name, self.back)
+        if context.get().depth == 1:
+            self.running.entered(self)
         return tree.unflatten(self.treedef, list(self.made))
 
     def leave(self, out: Any) -> Any:
@@ -174,10 +211,13 @@ class Group:
     def gradient(self, i: int, g: Any, out: Any, inputs: Any, static: Any) -> Any:
         """The mark's rule: the arrays are needed again; the gradient passes."""
         if self.dropped:
-            again = moved_arrays([plain(a) for a in self.arrays], self.targets, self.plans, self.name, implied=False)
+            again, self.gathered = self.gather(), None
             for x, found in zip(self.made, again):
                 x._block = found._block
             self.dropped = False
+            before = self.before
+            if before is not None and before.dropped and begins(before.plans):
+                before.gather()  # on its way while this group's gradient is computed
         return g
 
     def drop(self) -> None:

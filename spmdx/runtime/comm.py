@@ -17,6 +17,7 @@ from numpy.typing import DTypeLike
 from spmdx.errors import MeshError
 from spmdx.mesh import Mesh
 from spmdx.runtime.message import Block, Message
+from spmdx.runtime.pending import Pending
 from spmdx.runtime.pool import Flat, take
 from spmdx.runtime.reduction import combine, reduce_ordered
 
@@ -45,6 +46,7 @@ class Group(ABC):
 
     rank: int
     size: int
+    begins = False  # `begin` may win something
     take = staticmethod(take)  # new flat memory for messages and results, where the blocks lie
 
     # What a transport supplies. `what` describes the verb that is derived from it: ranks that disagree are told.
@@ -79,6 +81,10 @@ class Group(ABC):
     def carry(self, message: Message, blocks: Sequence[Block]) -> list[Block]:
         """One collective from blocks to blocks: pack all, call the verb, unpack all."""
         return message.sent(message.packed(blocks, self.buffer), self)
+
+    def begin(self, message: Message, blocks: Sequence[Block]) -> Pending | None:
+        """The same, begun and not waited for; None where nothing is won by that: then `carry` it."""
+        return None
 
     def all_gather(self, send: Flat, counts: Counts, out: Flat | None = None) -> list[Flat]:
         """Every member's ``send``, in member order; member i's has ``counts[i]`` elements.
@@ -183,7 +189,7 @@ class World(ABC, Generic[C]):
     def __init__(self, rank: int, size: int) -> None:
         self.rank, self.size = rank, size
         self._comms: dict[Mesh, C] = {}
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # to make one of GPUs asks for the hosts'
 
     @abstractmethod
     def _make(self, mesh: Mesh) -> C: ...

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -11,6 +12,8 @@ from spmdx.mesh import Mesh
 from spmdx.runtime.comm import Comm, Counts, Group, World, cut
 from spmdx.runtime.ending import MPI as MPI
 from spmdx.runtime.ending import meet, watch
+from spmdx.runtime.message import Block, Message
+from spmdx.runtime.pending import Pending
 from spmdx.runtime.pool import Flat, take
 
 try:
@@ -32,6 +35,8 @@ def library() -> str:
 
 class MPIGroup(Group):
     """One MPI communicator."""
+
+    begins = True
 
     def __init__(self, comm: MPI.Intracomm) -> None:
         self.comm = comm
@@ -69,6 +74,21 @@ class MPIGroup(Group):
             self.comm.Alltoallv([source, sends], [target, receives])
         return cut(out, recv_counts)
 
+    def begin(self, message: Message, blocks: Sequence[Block]) -> Pending | None:
+        """An exchange or a gathering without waiting; sums are made when it has come."""
+        gathers, itemsize = message.verb == "all_gather", message.dtype.itemsize
+        counts = [message.counts[self.rank]] * self.size if message.reduces else message.incoming
+        if message.verb == "all_reduce" or self.size == 1 or not LARGE_COUNTS:
+            return None
+        flat = message.packed(blocks, self.buffer)
+        out = self.take(sum(counts), message.dtype)
+        source, target = flat.view(np.uint8), [out.view(np.uint8), [n * itemsize for n in counts]]
+        if gathers:
+            request = self.comm.Iallgatherv(source, target)
+        else:
+            request = self.comm.Ialltoallv([source, [n * itemsize for n in message.counts]], target)
+        return Pending(message, flat, cut(out, counts), _Request(request))
+
     def _by_pieces(self, sources: list[Flat], targets: list[Flat]) -> None:
         """Exchange by point-to-point messages small enough for C ints."""
         requests = []
@@ -101,6 +121,19 @@ class MPIGroup(Group):
 
     def barrier(self) -> None:
         self.comm.Barrier()
+
+
+class _Request:
+    """MPI's, by the names that `runtime.pending` has for it."""
+
+    def __init__(self, request: MPI.Request) -> None:
+        self.request = request
+
+    def test(self) -> bool:
+        return self.request.Test()
+
+    def wait(self) -> None:
+        self.request.Wait()
 
 
 class MPIComm(Comm[GroupT]):

@@ -66,11 +66,15 @@ def make() -> World[Any]:
     return world
 
 
-def of_gpu(world: World[Any], mesh: Mesh) -> Comm[Any]:
+def of_gpu(world: Any, mesh: Mesh) -> Comm[Any]:
     """The communicator of a mesh of GPUs between processes: NCCL's, or by way of host memory where there is none."""
-    from spmdx.runtime import staged
+    from spmdx.runtime import nccl, staged
 
-    return staged.StagedComm(mesh, world.rank, world.comm(mesh.host))
+    host = world.comm(mesh.host)
+    library, _ = nccl.agreed(host.group(mesh.axis_names))
+    if library is None:
+        return staged.StagedComm(mesh, world.rank, host)
+    return nccl.NcclComm(mesh, world.rank, host, library, nccl.told(world.rank, world.abort))
 
 
 def _without_mpi(said: Launched | None, error: BaseException) -> str:

@@ -26,11 +26,12 @@ class Place(NamedTuple):
     besides: tuple[str, ...] = ()  # files it may import on the floors that `below` leaves out
 
 
-TRANSPORTS = ("abstract", "nccl", "simulate", "threads")
+TRANSPORTS = ("abstract", "simulate", "threads")
 # What each of them may lean on.
 TRANSPORT = (
     "runtime/comm.py",
     "runtime/memory.py",
+    "runtime/pending.py",
     "runtime/message.py",
     "runtime/reduction.py",
     "runtime/kernels.py",
@@ -67,7 +68,11 @@ TABLE: dict[str, Place] = {
     "runtime/pool.py": Place(2, below=(0,)),
     "runtime/reduction.py": Place(2, ("runtime/memory.py", "runtime/kernels.py", "runtime/pool.py"), below=(0,)),
     "runtime/message.py": Place(2, ("runtime/pool.py", "runtime/memory.py", "runtime/boxes.py"), below=(0,)),
-    "runtime/comm.py": Place(2, ("runtime/message.py", "runtime/reduction.py", "runtime/pool.py"), below=(0,)),
+    "runtime/pending.py": Place(2, ("runtime/message.py", "runtime/reduction.py", "runtime/pool.py"), below=(0,)),
+    "runtime/nccl.py": Place(2, (*TRANSPORT, "runtime/gpu.py"), below=(0,)),
+    "runtime/comm.py": Place(
+        2, ("runtime/message.py", "runtime/pending.py", "runtime/reduction.py", "runtime/pool.py"), below=(0,)
+    ),
     "runtime/failing.py": Place(2, ("runtime/kernels.py",), below=(0,)),
     "runtime/ending.py": Place(2, ("runtime/kernels.py", "runtime/pool.py"), below=(0,)),
     "runtime/heap.py": Place(2, (*TRANSPORT, "runtime/mpi.py"), below=(0,)),
@@ -78,7 +83,8 @@ TABLE: dict[str, Place] = {
     # 3 value: blocks, and what happens to them
     "array.py": Place(3),
     "tape.py": Place(3, ("array.py",)),
-    "move.py": Place(3, ("array.py",)),
+    "move.py": Place(3, ("array.py", "check.py")),
+    "later.py": Place(3, ("array.py", "op.py")),
     "meshes.py": Place(3),
     "check.py": Place(3),
     "decide.py": Place(3, ("array.py", "check.py")),
@@ -108,6 +114,7 @@ KEEPERS: dict[str, tuple[str, ...]] = {
     "mpi4py": ("runtime/ending.py", "__main__.py"),
     "cupy": ("runtime/gpu.py", "__main__.py"),
     "spmdx._kernels": ("runtime/kernels.py", "__main__.py"),
+    "spmdx._nccl": ("runtime/nccl.py",),
     "optree": ("tree.py",),
 }
 

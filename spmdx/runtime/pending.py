@@ -1,0 +1,115 @@
+"""Collectives that have begun and are not waited for yet: a request, and what makes blocks of what arrives.
+
+MPI moves nothing by itself: `progress` looks after the requests, from wherever a program comes by often. They end in
+the order in which they began, on whichever rank is asked first.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from time import perf_counter
+from typing import Any, Protocol
+
+from spmdx.runtime.message import Block, Message
+from spmdx.runtime.pool import Flat, take
+from spmdx.runtime.reduction import reduce_ordered
+
+PAUSE = 1e-4  # seconds between two looks: a look costs about a microsecond
+
+
+class Request(Protocol):
+    """What a transport has of something begun."""
+
+    def test(self) -> bool:
+        """True if it is done; moves it on where nothing else does."""
+
+    def wait(self) -> object:
+        """Return when it is done."""
+
+
+class Arrived:
+    """What every member sent, as a group that gives it: the verbs of `runtime.comm.Group`."""
+
+    take = staticmethod(take)
+
+    def __init__(self, parts: Sequence[Flat]) -> None:
+        self.parts = parts
+
+    def all_gather(self, send: Flat, counts: Sequence[int], out: Flat | None = None) -> list[Flat]:
+        """Every member's message; one after another in ``out``, where they may lie already."""
+        if out is not None:
+            at = 0
+            for part in self.parts:
+                out[at : at + len(part)] = part
+                at += len(part)
+        return list(self.parts)
+
+    def all_to_all(self, send: Flat, counts: Any, incoming: Any, out: Flat | None = None) -> list[Flat]:
+        """What every member packed for this one."""
+        return self.all_gather(send, counts, out)
+
+    def reduce_scatter(self, send: Flat, counts: Sequence[int], op: str) -> Flat:
+        """The reduction, in member order, of what every member packed for this one."""
+        return reduce_ordered(self.parts, op)
+
+
+class Pending:
+    """One collective that has begun. It holds the memory that is being sent until it is done."""
+
+    def __init__(
+        self, message: Message, sent: Flat, parts: Sequence[Flat], request: Request, group: Any = None
+    ) -> None:
+        self._left: tuple[Any, ...] | None = (message, sent, request, group or Arrived(parts))
+        self._blocks: list[Block] = []
+        self._order = here.going
+        self._order.append(self)
+
+    def look(self) -> bool:
+        """True if it is done."""
+        return self._left is None or self._left[2].test()
+
+    def wait(self) -> list[Block]:
+        """The blocks, when they have come."""
+        while self._left is not None:
+            oldest = self._order.popleft()
+            if oldest._left is not None:
+                message, sent, request, group = oldest._left
+                request.wait()
+                oldest._blocks = message.sent(sent, group)
+                oldest._left = None
+        return self._blocks
+
+
+class _Here(threading.local):
+    """Of one rank, which may be a thread: what has begun, in order, and when it was looked after."""
+
+    def __init__(self) -> None:
+        self.going: deque[Pending] = deque()
+        self.looked = 0.0
+
+
+here = _Here()
+
+
+def progress() -> None:
+    """Let what has begun go on, at most every 100 microseconds; nothing if nothing has."""
+    if here.going:
+        now = perf_counter()
+        if now - here.looked > PAUSE:
+            here.looked = now
+            for pending in here.going:
+                if not pending.look():
+                    break
+
+
+class Coming:
+    """One block of a pending collective, and what is still to be done with it."""
+
+    def __init__(self, pending: Pending, number: int, finish: Callable[[Block], Block]) -> None:
+        self.pending, self.number, self.finish = pending, number, finish
+
+    def wait(self) -> Block:
+        """The block, when it has come."""
+        return self.finish(self.pending.wait()[self.number])

@@ -1,0 +1,69 @@
+"""Run by test_ahead.py under mpiexec: a few steps of a deep GPT by ZeRO, messages waited for and not, on MPI alone."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from tiny_gpt import TINY, gradient, model, plans, tokens
+
+import spmdx as sx
+from spmdx import nn, optim
+from spmdx.later import Later
+from spmdx.plans.running import Group
+from spmdx.runtime import mpi, pending, shared
+
+shared.SharedWorld = mpi.MPIWorld  # type: ignore[misc,assignment]  # as between nodes
+DEEP = TINY._replace(layers=4)
+
+
+def steps(words: str, mesh: Any) -> tuple[list[float], Any, list[str], list[int], list[bool]]:
+    """Losses, parameters; of the last step what was sent, how much was on its way when something began, and whether a
+    block's parameters were on their way when it was entered."""
+    optimizer, step, losses = optim.adamw(1e-2), gradient(DEEP), []
+    begun: list[int] = []
+    first = pending.Pending.__init__
+
+    def counted(self: Any, *args: Any) -> None:
+        first(self, *args)
+        begun.append(len(pending.here.going))
+
+    pending.Pending.__init__ = counted  # type: ignore[method-assign]
+    enter, entered = Group.enter, []
+
+    def counted_enter(self: Any) -> Any:
+        entered.append(self.gathered is not None)
+        return enter(self)
+
+    Group.enter = counted_enter  # type: ignore[method-assign]
+    with plans.plan(words).on(mesh):
+        params = nn.init(model.parameters(DEEP), sx.random.key(1))
+        state = optimizer.init(params)
+        for i in range(3):
+            begun.clear()
+            entered.clear()
+            with sx.debug.trace() as trace:
+                value, grads = step(params, sx.asarray(tokens(DEEP, seed=i)))
+            on_their_way = sum(type(g) is Later for g in sx.tree.leaves(grads))
+            updates, state = optimizer.update(grads, state, params)
+            params = optim.apply_updates(params, updates)
+            losses.append(float(value))
+    pending.Pending.__init__, Group.enter = first, enter  # type: ignore[method-assign]
+    assert (on_their_way > 0) == bool(begun), "the last gradients are waited for by the optimizer alone"
+    assert not pending.here.going, "what has begun has ended"
+    return losses, [p.block.tobytes() for p in sx.tree.leaves(params)], sorted(r.verb for r in trace), begun, entered
+
+
+def main() -> None:
+    words, mesh = sys.argv[1], sx.make_mesh({"data": -1})
+    ahead = steps(words, mesh)
+    mpi.MPIGroup.begins, mpi.MPIGroup.begin = False, lambda *_: None  # type: ignore[method-assign,assignment]
+    waited = steps(words, mesh)
+    assert ahead[:3] == waited[:3], f"the same bits, by the same messages: {ahead[0]} {waited[0]}"
+    assert not waited[3] and not any(waited[4])
+    if mesh.rank == 0:
+        print(len(ahead[3]), len(ahead[2]), sum(ahead[4]))
+
+
+if __name__ == "__main__":
+    main()

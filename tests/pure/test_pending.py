@@ -1,0 +1,137 @@
+"""Collectives that have begun: who waits, when, and in which order."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import spmdx as sx
+from spmdx.array import Array
+from spmdx.later import Later, arrive, made
+from spmdx.mesh import Mesh
+from spmdx.runtime import pending
+from spmdx.runtime.message import flat_message
+from spmdx.runtime.pending import Coming, Pending, progress
+from spmdx.spec import place
+
+FLOAT = np.dtype(np.float64)
+HERE = Mesh(("x",), (1,))
+log: list[str] = []
+
+
+class Request:
+    """One that is done after some looks, or when it is waited for."""
+
+    def __init__(self, name: str, looks: int) -> None:
+        self.name, self.looks = name, looks
+
+    def test(self) -> bool:
+        log.append(f"look {self.name}")
+        self.looks -= 1
+        return self.looks < 0
+
+    def wait(self) -> None:
+        log.append(f"wait {self.name}")
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> None:
+    log.clear()
+    pending.here.going.clear()
+    pending.here.looked = 0.0
+
+
+def begun(name: str, verb: str, looks: int = 0) -> Pending:
+    """A collective of two members, to which each brings three numbers for each."""
+    op = "sum" if verb == "reduce_scatter" else None
+    parts = [np.arange(3.0), np.arange(3.0) + 10]
+    sent = np.arange(3.0 if verb == "all_gather" else 6.0)
+    counts, incoming = ((len(sent),), (3, 3)) if verb == "all_gather" else ((3, 3), (3, 3))
+    message = flat_message(verb, op, FLOAT, counts, (3,) if op else incoming, verb)
+    return Pending(message, sent, parts, Request(name, looks))
+
+
+@pytest.mark.parametrize(
+    ("verb", "want"),
+    [
+        ("all_gather", [0, 1, 2, 10, 11, 12]),
+        ("all_to_all", [0, 1, 2, 10, 11, 12]),
+        ("reduce_scatter", [10, 12, 14]),
+    ],
+)
+def test_what_arrives(verb: str, want: list[float]) -> None:
+    """Exact."""
+    [block] = begun("a", verb).wait()
+    np.testing.assert_array_equal(block, want)
+
+
+def test_they_end_in_the_order_in_which_they_began() -> None:
+    a, b, c = (begun(name, "all_gather") for name in "abc")
+    b.wait()
+    assert log == ["wait a", "wait b"]
+    a.wait()
+    b.wait()
+    assert log == ["wait a", "wait b"]
+    c.wait()
+    assert log == ["wait a", "wait b", "wait c"] and not pending.here.going
+
+
+def test_progress_looks_at_most_every_100_microseconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [1.0]
+    monkeypatch.setattr(pending, "perf_counter", lambda: now[0])
+    progress()
+    assert log == []  # nothing has begun
+    first, _ = begun("a", "all_gather", looks=1), begun("b", "all_gather")
+    progress()
+    progress()
+    now[0] += 0.5e-4
+    progress()
+    assert log == ["look a"]  # b comes when a is done
+    now[0] += 1e-4
+    progress()
+    assert log == ["look a", "look a", "look b"]
+    first.wait()
+
+
+def later() -> Array:
+    coming = Coming(begun("a", "reduce_scatter"), 0, lambda block: block[:2])
+    return made(coming, place(HERE, (2,), FLOAT))
+
+
+# Whatever needs the block waits, and gives what it gives for an array.
+READERS: dict[str, Any] = {
+    "block": (lambda x: x.block, [10, 12]),
+    "numpy": (lambda x: x.numpy(), [10, 12]),
+    "operator": (lambda x: (x + 1).numpy(), [11, 13]),
+    "operation of two": (lambda x: sx.add(sx.ones(2, mesh=HERE), x).numpy(), [11, 13]),
+    "method": (lambda x: x.sum().numpy(), 22),
+    "redistribute": (lambda x: x.redistribute(x=sx.Shard(0)).numpy(), [10, 12]),
+    "index": (lambda x: x[1:].numpy(), [12]),
+    "at": (lambda x: x.at[0].set(1.0).numpy(), [1, 12]),
+    "stack": (lambda x: sx.stack([x, x]).numpy(), [[10, 12]] * 2),
+    "gradient": (lambda x: sx.grad(lambda y: (y * y).sum())(x).numpy(), [20, 24]),
+    "many at once": (lambda x: sx.redistribute([x, x], {"x": sx.Shard(0)})[1].numpy(), [10, 12]),
+    "pickled tree": (lambda x: sx.vmap(lambda y: 2 * y)(x).numpy(), [20, 24]),
+}
+
+
+@pytest.mark.parametrize("way", READERS)
+def test_an_array_on_its_way(way: str) -> None:
+    """Exact; and what is known of it before costs no waiting."""
+    read, want = READERS[way]
+    x = later()
+    assert type(x) is Later and isinstance(x, sx.Array)
+    assert (x.shape, x.dtype, x.ndim, x.size, x.placement) == ((2,), FLOAT, 1, 2, {"x": sx.Replicate()})
+    assert log == []
+    np.testing.assert_array_equal(read(x), want)
+    assert log == ["wait a"] and type(x) is Array
+    np.testing.assert_array_equal(read(x), want)
+    assert log == ["wait a"]
+
+
+def test_arrive() -> None:
+    x, y = later(), sx.ones(2, mesh=HERE)
+    arrive([y, x, 3])
+    assert log == ["wait a"] and type(x) is Array
