@@ -130,6 +130,7 @@ class PullBack:
         running = context.get().plan
         if running is not None and self.primals is not None:
             places = running.homes([path.partition(".")[2] for path in tree.paths(self.primals)], places)
+            running.end()
         return tree.unflatten(self.treedef, _at_home(found, self.leaves, places))
 
 

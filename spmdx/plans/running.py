@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import wraps
-from typing import Any
+from typing import Any, NamedTuple
 
 from spmdx import context, tree
 from spmdx.array import Array
@@ -56,6 +56,15 @@ def _named(function: Callable[..., Any], label: str) -> Callable[..., Any]:
     return named
 
 
+class Entered(NamedTuple):
+    """A call of a named function: which leaves its parameters were, None for what was no leaf."""
+
+    name: str
+    axes: Axes
+    treedef: tree.TreeDef
+    numbers: list[int | None]
+
+
 class Running:
     """A plan on a mesh, on one rank.
 
@@ -67,25 +76,31 @@ class Running:
         self.used: Counter[tuple[str, str]] = Counter()
         self.held: Group | None = None  # of a call that has ended: the next one drops its arrays
         self.groups: list[Group] = []  # entered in this gradient
-        self.order: list[Group] = []  # entered in the one before
+        self.order: list[Entered] = []  # in the one before
         self.leaves: list[Any] = []  # what this gradient is taken of
         self.ahead: Group | None = None  # gathered before it is entered
 
     def begin(self, leaves: list[Any]) -> None:
         """A gradient of these leaves begins: it will enter the groups that the one before did, if it is a loop's."""
-        self.order, self.groups, self.leaves, self.ahead = self.groups, [], leaves, None
+        self.end()
+        self.leaves = leaves
+
+    def end(self) -> None:
+        """It has ended: what remains of it is the order, and no array."""
+        if self.groups:
+            self.order = [g.entered for g in self.groups]
+        self.groups, self.leaves, self.ahead = [], [], None
 
     def entered(self, group: Group) -> None:
         """Gather the parameters of the group that comes next, while this one computes with its own."""
         at = len(self.groups)
         self.groups.append(group)
         self.ahead = None
-        if at + 1 < len(self.order) and group.numbers == self.order[at].numbers and begins(group.plans):
-            after = self.order[at + 1]
-            numbers = [n for n in after.numbers if n is not None]
-            if len(numbers) == len(after.numbers):
-                params = tree.unflatten(after.treedef, [self.leaves[n] for n in numbers])
-                self.ahead = Group(self, params, after.name, after.axes)
+        if at + 1 < len(self.order) and group.entered == self.order[at] and begins(group.plans):
+            name, axes, treedef, numbers = self.order[at + 1]
+            if all(n is not None and n < len(self.leaves) for n in numbers):
+                params = tree.unflatten(treedef, [self.leaves[n] for n in numbers if n is not None])
+                self.ahead = Group(self, params, name, axes)
                 self.ahead.gather()
 
     def placement(self, path: Any, shape: Any) -> Any:
@@ -171,13 +186,13 @@ class Group:
     differentiable = True
 
     def __init__(self, running: Running, params: Any, label: str, axes: Axes) -> None:
-        self.running, self.name, self.axes = running, label, axes
+        self.running, self.name = running, label
         self.arrays, self.treedef = tree.flatten(params)
         self.paths = [f"{label}.{path}" for path in tree.paths(params)]
         self.targets = [changed(a.spec, axes) for a in self.arrays]
         self.plans = _plans(self.arrays, self.targets)
         places = {id(leaf): n for n, leaf in enumerate(running.leaves)}
-        self.numbers = [places.get(id(a)) for a in self.arrays]  # among the leaves
+        self.entered = Entered(label, axes, self.treedef, [places.get(id(a)) for a in self.arrays])
         self.before = running.groups[-1] if running.groups else None
         self.gathered: list[Array] | None = None
         self.made: list[Any] = []

@@ -3,13 +3,18 @@ while the walk backwards goes on. Between processes, on MPI alone, for on one no
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
+import weakref
 from pathlib import Path
 
 import pytest
+from tiny_gpt import TINY, gradient, model, plans, tokens
 
+import spmdx as sx
+from spmdx import nn
 from spmdx.runtime.world import launched
 
 HERE = Path(__file__).parent
@@ -29,3 +34,18 @@ def test_the_same_bits_by_the_same_messages(words: str, n: int) -> None:
     )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     assert tuple(map(int, done.stdout.split())) == ((12, 13, 3) if words == "zero3" else (5, 5, 0))
+
+
+def test_nothing_of_a_gradient_stays_when_it_has_ended() -> None:
+    """Of the parameters that were gathered for it the plan keeps the order alone: the blocks go with the arrays."""
+    mesh = sx.make_mesh({"data": 2}, device="sim")
+    with plans.plan("zero3").on(mesh) as running:
+        params = nn.init(model.parameters(TINY), sx.random.key(1))
+        value, grads = gradient()(params, sx.asarray(tokens()))
+        assert [entered.name for entered in running.order] == ["block"] * TINY.layers
+        assert (running.groups, running.leaves) == ([], [])
+        blocks = [weakref.ref(b if b.base is None else b.base) for p in sx.tree.leaves(params) for b in p._block]
+        del value, grads, params
+        running.held = None
+        gc.collect()
+        assert blocks and not [b for b in blocks if b() is not None]
