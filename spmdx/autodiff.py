@@ -6,9 +6,9 @@ recorded itself, inner ones are, which is what gradients of gradients need.
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable, Sequence
 from functools import lru_cache, wraps
+from heapq import heappop, heappush
 from typing import Any
 
 import numpy as np
@@ -37,54 +37,55 @@ def watch(x: Array) -> Watched:
 
 def pull(outputs: Sequence[Any], cotangents: Sequence[Any], leaves: Sequence[Watched]) -> list[Array | None]:
     """The gradients of the leaves, given those of the outputs; None for a leaf that no output depends on."""
-    held: dict[int, Any] = {}
-    queue: list[tuple[int, int, Any]] = []
-    wanted = {id(leaf) for leaf in leaves}
-    oldest = min((leaf.order for leaf in leaves), default=0)
+    held: dict[int, Any] = {}  # cotangents, by the place of their node in the order of making
+    nodes: dict[int, Any] = {}
+    queue: list[int] = []  # places, negated: the latest first
+    wanted = {leaf.order for leaf in leaves}
+    oldest = min(wanted, default=0)
 
     def give(node: Any, g: Any) -> None:
-        if node.order < oldest or g is None:
-            return
-        before = held.get(id(node))
+        order = node.order
+        before = held.get(order)
         if before is None:
-            held[id(node)] = g
-            if id(node) not in wanted:
-                heapq.heappush(queue, (-node.order, id(node), node))
-        elif isinstance(node, Bundle):
-            held[id(node)] = [a if b is None else b if a is None else add(a, b) for a, b in zip(before, g)]
+            held[order] = g
+            if order not in wanted:
+                nodes[order] = node
+                heappush(queue, -order)
+        elif type(node) is Bundle:
+            held[order] = [a if b is None else b if a is None else add(a, b) for a, b in zip(before, g)]
         else:
             same = before.spec.mesh is g.spec.mesh
-            held[id(node)] = add(before, g) if same else add(*brought([before, g], [node.spec.mesh] * 2))
+            held[order] = add(before, g) if same else add(*brought([before, g], [node.spec.mesh] * 2))
 
     for out, g in zip(outputs, cotangents):
-        if type(out) is Watched:
+        if type(out) is Watched and out.order >= oldest and g is not None:
             give(out, g)
     while queue:
         progress()
-        _, _, node = heapq.heappop(queue)
-        g = held.pop(id(node))
-        if node.rule is None:
+        order = -heappop(queue)
+        node, g = nodes.pop(order), held.pop(order)
+        rule = node.rule
+        if rule is None:
             continue
-        if not isinstance(node, Bundle) and g.spec.mesh is not node.spec.mesh and not _constants(node.inputs):
+        if type(node) is Watched and g.spec.mesh is not node.spec.mesh and not _constants(node.inputs):
             [g] = brought([g], [node.spec.mesh])
         for i, x in enumerate(node.inputs):
-            if type(x) in (Watched, Bundle) and x.order >= oldest and _has_gradient(x):
-                if node.rule.name not in ("alias", "pick") and not node.rule.differentiable:
+            kind = type(x)
+            if ((kind is Watched and x.spec.dtype.kind in "fcV") or kind is Bundle) and x.order >= oldest:
+                if not rule.differentiable and rule.name not in ("alias", "pick"):
                     raise GradientError(
-                        f"{node.rule.name} has no gradient.",
+                        f"{rule.name} has no gradient.",
                         f"stop_gradient(x) around its operand {i}, or a custom_vjp",
                     )
-                give(x, node.rule.gradient(i, g, node, node.inputs, node.static))
-    return [held.get(id(leaf)) for leaf in leaves]
+                found = rule.gradient(i, g, node, node.inputs, node.static)
+                if found is not None:
+                    give(x, found)
+    return [held.get(leaf.order) for leaf in leaves]
 
 
 def _constants(inputs: Sequence[Any]) -> bool:
     """True if all are constants on any mesh of their ranks: their gradients may go on where they are."""
     return not any(isinstance(x, Bundle) or (isinstance(x, Array) and not x.spec.replicated) for x in inputs)
-
-
-def _has_gradient(x: Any) -> bool:
-    return isinstance(x, Bundle) or x.dtype.kind in "fcV"
 
 
 def _run(

@@ -47,25 +47,21 @@ class Operation:
         self.arrays, self.fast, self.prepare, self.note = arrays, fast, prepare, note
         self.gradients: tuple[Callable[..., Any], ...] | None = None
         self.gradient_of_each: Callable[..., Any] | None = None
+        self.differentiable = False  # until a gradient rule is registered
         self.memo: dict[Any, Any] = {}  # calls that move nothing: (function of blocks, spec, static)
         self.entries: dict[Any, Entry] = {}
         self.planned: dict[Any, Entry] = {}  # entries as a running plan wants them
         self.dtypes: dict[Any, Any] = {}  # what operands' dtypes and static arguments give, whatever the shapes
 
-    @property
-    def differentiable(self) -> bool:
-        """True if a gradient rule is registered."""
-        return self.gradients is not None or self.gradient_of_each is not None
-
     def vjp(self, *rules: Callable[..., Any]) -> Any:
         """Register gradient rules, one for each array operand: ``rule(g, out, *operands, **static)``. One rule used
         as a decorator on an operation with one operand reads well too."""
-        self.gradients = rules
+        self.gradients, self.differentiable = rules, True
         return rules[0]
 
     def vjp_each(self, rule: Callable[..., Any]) -> Any:
         """Register one gradient rule for any number of operands: ``rule(i, g, out, *operands, **static)``."""
-        self.gradient_of_each = rule
+        self.gradient_of_each, self.differentiable = rule, True
         return rule
 
     def gradient(self, i: int, g: Any, out: Any, inputs: tuple[Any, ...], static: Mapping[str, Any]) -> Any:

@@ -12,9 +12,12 @@ def fit(g: Array, x: Any) -> Any:
     operand the real part."""
     if not isinstance(x, Array):
         return None
-    if g.dtype.kind == "c" and x.dtype.kind != "c":
+    have, want = g.spec, x.spec
+    if have is want:
+        return g
+    if have.dtype.kind == "c" and want.dtype.kind != "c":
         g = g.real  # type: ignore[attr-defined]  # attached by operators.py
-    if g.shape != x.shape:
+    if have.shape != want.shape:
         extra = g.ndim - x.ndim
         stretched = [i + extra for i, n in enumerate(x.shape) if n == 1 and g.shape[i + extra] != 1]
         g = g.sum((*range(extra), *stretched)).reshape(x.shape)

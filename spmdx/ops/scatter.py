@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from spmdx import check as checks
+from spmdx import context
 from spmdx.array import Array
 from spmdx.errors import BoundsError
 from spmdx.op import op
@@ -21,7 +23,7 @@ from spmdx.ops.axes import names
 from spmdx.ops.create import zeros_like
 from spmdx.ops.place import wrap
 from spmdx.runtime import kernels, memory
-from spmdx.spec import Interval
+from spmdx.spec import Interval, Spec
 
 Pieces = tuple[Interval, ...]
 
@@ -243,10 +245,23 @@ def put_with(xp: Any, bounds: Any, *operands: Any, dims: Any, at: int, how: str,
 
 
 def template(x: Array) -> Array:
-    """An array that stands for the shape and placement of x alone, with no memory behind it."""
-    spec = x.spec.replace(partial=())
+    """An array of zeros that stands for the shape and placement of x alone, with no memory behind it."""
+    spec = x.spec
+    if spec.mesh.device == "cpu" and context.get().dry is None:
+        return _zeros(spec, context.rank())
+    return _stand_in(spec)
+
+
+@lru_cache(maxsize=4096)
+def _zeros(spec: Spec, rank: int) -> Array:
+    """The template of arrays on the host, as this rank sees it: made once, for it is never written to."""
+    return _stand_in(spec)
+
+
+def _stand_in(spec: Spec) -> Array:
+    finished = spec.replace(partial=())
     xp = memory.space(spec.mesh.device)
-    return wrap(spec, lambda c: xp.broadcast_to(xp.zeros((), spec.dtype), spec.block_shape(c)))
+    return wrap(finished, lambda c: xp.broadcast_to(xp.zeros((), spec.dtype), finished.block_shape(c)))
 
 
 def _gather_back(i: int, g: Any, out: Any, x: Any, *indices: Any, dims: Any, at: int, lengths: Any) -> Any:

@@ -248,7 +248,7 @@ def one_by_one(operation: Operation, flags: Flags) -> Operation:
     made = Operation(body, rule, operation.traits, operation.arrays, True, None, prepare, operation.note)
     made.name = operation.name
     if operation.differentiable:
-        made.gradient_of_each = gradient
+        made.vjp_each(gradient)
     return made
 
 
