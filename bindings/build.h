@@ -14,8 +14,7 @@ namespace spmdx {
 template <class T>
 struct Neural {
     void (*norm)(const Norm<T>&, uint64_t begin, uint64_t end);
-    void (*norm_back)(const Norm<T>&, uint64_t begin, uint64_t end);
-    void (*norm_scale_back)(const Norm<T>&, uint64_t rows);
+    void (*norm_back)(const Norm<T>&, T* to_scale, T* to_bias, uint64_t begin, uint64_t end);
     void (*attend)(const Attention<T>&, const Head<T>*, int64_t count, T* memory);
     void (*attend_back)(const Attention<T>&, const Head<T>*, int64_t count, T* memory);
     void (*sum_exp)(const Scores<T>&, uint64_t begin, uint64_t end);
@@ -24,6 +23,10 @@ struct Neural {
                      uint64_t end);
     int64_t (*padded)(int64_t);
     int64_t (*workspace)(const Attention<T>&);
+    void (*sum_rows)(T* sum, const T* x, int64_t n, uint64_t begin, uint64_t end);
+    void (*bias_gelu)(const Biased<T>&, uint64_t begin, uint64_t end);
+    void (*bias_gelu_back)(const Biased<T>&, T* sum, uint64_t begin, uint64_t end);
+    void (*adam)(const Adam<T>&, const AdamNumbers&, uint64_t begin, uint64_t end);
 };
 
 struct Build {
@@ -65,8 +68,11 @@ void sincos_all(const Angle* in, T* out, uint64_t count) {
 
 template <class T>
 constexpr Neural<T> make_neural() {
-    return {norm_rows<T>,    norm_rows_back<T>,   norm_scale_back<T>, attend<T>, attend_back<T>,
-            sum_exp_rows<T>, scores_back_rows<T>, add_rows<T>,        padded<T>, Workspace<T>::size};
+    return {norm_rows<T>,   norm_rows_back<T>, attend<T>,
+            attend_back<T>, sum_exp_rows<T>,   scores_back_rows<T>,
+            add_rows<T>,    padded<T>,         Workspace<T>::size,
+            sum_rows<T>,    bias_gelu_rows<T>, bias_gelu_rows_back<T>,
+            adam<T>};
 }
 
 constexpr Build make_build(const char* name) {

@@ -1,39 +1,20 @@
-// Python's activations, norms and attention: arrays checked, the GIL released, the work split over threads.
+// Python's activations, scores and attention: arrays checked, the GIL released, the work split over threads.
 // spmdx/runtime/neural.py says what they are for.
 #include "bindings/neural.h"
 
-#include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 
 #include <map>
 #include <memory>
 #include <optional>
 
-#include "bindings/dispatch.h"
+#include "bindings/operands.h"
 #include "bindings/parallel.h"
 
 namespace py = pybind11;
 
 namespace spmdx {
 namespace {
-
-using Arrays = std::vector<py::array>;
-
-// True for float64, False for float32; all arrays must have the dtype of the first.
-bool is_wide(const py::array& first, const Arrays& others) {
-    const char kind = first.dtype().kind();
-    const py::ssize_t item = first.itemsize();
-    if (kind != 'f' || (item != 4 && item != 8))
-        throw std::invalid_argument("expected arrays of float32 or float64");
-    for (const py::array& each : others)
-        if (each.dtype().kind() != kind || each.itemsize() != item)
-            throw std::invalid_argument("the arrays differ in dtype");
-    return item == 8;
-}
-
-void need(bool right, const char* what) {
-    if (!right) throw std::invalid_argument(what);
-}
 
 struct Signature {
     Activation which;
@@ -77,56 +58,6 @@ void run_activation(py::array out, const std::string& name, const Arrays& inputs
     parallel(size, 1 << 15, [&](uint64_t begin, uint64_t end) {
         use->activate(found->second.which, wide, data, in.data(), numbers, begin, end);
     });
-}
-
-template <class T>
-const Neural<T>& neural() {
-    if constexpr (sizeof(T) == 4)
-        return build().load()->neural32;
-    else
-        return build().load()->neural64;
-}
-
-using Maybe = std::optional<py::array>;
-
-template <class T>
-const T* data_of(const Maybe& array) {
-    return array ? static_cast<const T*>(array->data()) : nullptr;
-}
-
-template <class T>
-void run_norm_as(py::array& out, const py::array& x, const Maybe& scale, const Maybe& bias, const Maybe& g,
-                 double eps, bool centered, bool to_scale) {
-    const int64_t n = x.ndim() ? x.shape(x.ndim() - 1) : 0, rows = n ? x.size() / n : 0;
-    const Norm<T> norm{n,
-                       T(eps),
-                       centered,
-                       static_cast<const T*>(x.data()),
-                       data_of<T>(scale),
-                       data_of<T>(bias),
-                       data_of<T>(g),
-                       static_cast<T*>(out.mutable_data())};
-    const Neural<T>& use = neural<T>();
-    py::gil_scoped_release release;
-    if (to_scale) return use.norm_scale_back(norm, uint64_t(rows));
-    parallel(uint64_t(rows), uint64_t(std::max<int64_t>(1, (1 << 15) / std::max<int64_t>(1, n))),
-             [&](uint64_t begin, uint64_t end) { (g ? use.norm_back : use.norm)(norm, begin, end); });
-}
-
-void run_norm(py::array out, const py::array& x, const Maybe& scale, const Maybe& bias, const Maybe& g,
-              double eps, bool centered) {
-    Arrays all{x};
-    for (const Maybe& each : {scale, bias, g})
-        if (each) all.push_back(*each);
-    const bool wide = is_wide(out, all);
-    for (const py::array& each : all) need(each.flags() & py::array::c_style, "expected C-contiguous arrays");
-    need(out.flags() & py::array::c_style, "expected a C-contiguous output");
-    need(x.ndim() > 0 && (!g || g->size() == x.size()), "x has no rows, or g another size");
-    const py::ssize_t n = x.shape(x.ndim() - 1);
-    const bool to_scale = g && out.size() == n && out.ndim() == 1 && x.ndim() != 1;
-    need(to_scale || out.size() == x.size(), "the output has another size");
-    for (const Maybe& each : {scale, bias}) need(!each || each->size() == n, "a vector has another length");
-    (wide ? run_norm_as<double> : run_norm_as<float>)(out, x, scale, bias, g, eps, centered, to_scale);
 }
 
 void need_rows(const py::array& x, std::initializer_list<const py::array*> rows) {
@@ -338,10 +269,6 @@ void bind_neural(py::module_& m) {
     m.def("activate", &run_activation, py::arg("out"), py::arg("name"), py::arg("inputs"),
           py::arg("numbers") = std::vector<double>{},
           "out = an activation of the inputs, or g times its slope.");
-    m.def("norm", &run_norm, py::arg("out"), py::arg("x"), py::arg("scale"), py::arg("bias"), py::arg("g"),
-          py::arg("eps"), py::arg("centered"),
-          "Rows of x brought to mean 0 and mean square 1; with g the gradient with respect to x, or to scale "
-          "where out is a vector.");
     m.def("scores", &run_scores, py::arg("out"), py::arg("x"), py::arg("top"), py::arg("labels"),
           py::arg("g"), py::arg("even"), py::arg("hit"),
           "The sum of exp(x - top) for each row; with g and labels the gradient of cross-entropy.");

@@ -1,4 +1,4 @@
-// Binds activations, norms and attention: arrays checked, the GIL released, the work split over threads.
+// Binds activations, scores and attention: arrays checked, the GIL released, the work split over threads.
 #pragma once
 
 #include <pybind11/pybind11.h>

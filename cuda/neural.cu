@@ -25,6 +25,29 @@ SPMDX_FN void each(uint64_t n, T* out, const T* x, const T* y, const T* z, const
         out[i] = narrow_to(f(widen(x[i]), widen(y[i]), widen(z[i])), T());
 }
 
+// Elementwise, of g, x and a bias that every row of `period` elements has added. No g: null.
+template <class T, class F>
+SPMDX_FN void each_biased(uint64_t n, uint64_t period, T* out, const T* g, const T* x, const T* bias,
+                          const F& f) {
+    using C = Computed<T>;
+    constexpr int pack = pack_of<T>;
+    uint64_t done = 0;
+    if (period % pack == 0 && aligned<16>(out) && aligned<16>(x) && aligned<16>(bias) &&
+        (!g || aligned<16>(g))) {
+        done = n;
+        for (uint64_t i = thread_number() * pack; i < n; i += thread_count() * pack) {
+            const Pack<T, pack> a = load<pack>(x + i), b = load<pack>(bias + i % period);
+            const Pack<T, pack> by = g ? load<pack>(g + i) : a;
+            Pack<T, pack> result;
+            SPMDX_UNROLL for (int v = 0; v < pack; ++v) result.v[v] =
+                narrow_to(f(widen(by.v[v]), C(widen(a.v[v]) + widen(b.v[v]))), T());
+            store<pack>(out + i, result);
+        }
+    }
+    for (uint64_t i = done + thread_number(); i < n; i += thread_count())
+        out[i] = narrow_to(f(widen(g ? g[i] : x[i]), C(widen(x[i]) + widen(bias[i % period]))), T());
+}
+
 // What a row is shifted and multiplied by so that its mean is 0 (if centered) and its mean square 1.
 template <class C>
 struct Moments {
@@ -235,6 +258,14 @@ SPMDX_EACH(each_mix_square, y * y * b + x * a)
 SPMDX_EACH(each_adam_step, x / (spmdx::sqrt(y) / b + c) * -a)
 SPMDX_EACH(each_adamw_step, x / (spmdx::sqrt(y) / b + c) * -a - z * d)
 
+extern "C" __global__ void bias_gelu(uint64_t n, uint64_t period, T* out, const T* x, const T* bias) {
+    each_biased<T>(n, period, out, nullptr, x, bias, [](C, C y) { return gelu(y); });
+}
+extern "C" __global__ void bias_gelu_back(uint64_t n, uint64_t period, T* out, const T* x, const T* bias,
+                                          const T* g) {
+    each_biased<T>(n, period, out, g, x, bias, [](C by, C y) { return by * gelu_slope(y); });
+}
+
 // In three ways: packs in registers, packs read again, and elements one by one (of rows that are not whole
 // packs).
 #define SPMDX_ROWS(way, pack, held)                                                                          \
@@ -268,8 +299,8 @@ SPMDX_ROWS(any, 1, 0)
 SPMDX_LOSS(long, pack_of<T>)
 SPMDX_LOSS(any, 1)
 
-// With respect to scale: g y added up over rows. First every row's moments; then, of each chunk of rows, a
-// sum for every column; then these sums, in order.
+// With respect to scale: g y added up over rows (g alone where `moments` is null). First every row's moments;
+// then, of each chunk of rows, a sum for every column; then these sums, in order.
 extern "C" __global__ void __launch_bounds__(512)
     norm_moments(int64_t n, int64_t rows, double eps, int centered, const T* x, C* out) {
     over_rows(rows, [&](int64_t row) {
@@ -287,7 +318,7 @@ extern "C" __global__ void norm_scale_back(int64_t n, int64_t rows, int64_t chun
     C sum = 0;
     for (int64_t row = first + threadIdx.y; column < n && row < last; row += blockDim.y)
         sum += widen(g[row * n + column]) *
-               ((widen(x[row * n + column]) - moments[2 * row]) * moments[2 * row + 1]);
+               (moments ? (widen(x[row * n + column]) - moments[2 * row]) * moments[2 * row + 1] : C(1));
     sums[threadIdx.y][threadIdx.x] = sum;
     __syncthreads();
     if (threadIdx.y || column >= n) return;

@@ -3,6 +3,7 @@
 
 #include "activation.h"
 #include "scalar.h"
+#include "training.h"
 
 namespace spmdx {
 
@@ -123,33 +124,33 @@ inline void norm_rows(const Norm<T>& norm, uint64_t begin, uint64_t end) {
     }
 }
 
-// With respect to x: root (d - y mean(d y) - mean(d)), where d = g scale and y is the row brought to 0 and 1.
+// With respect to x: root (d - y mean(d y) - mean(d)), where d = g scale and y is the row brought to 0 and 1;
+// where `out` is null, this is left out. `to_scale` and `to_bias`: null, or where the sums of g y and g over
+// these rows go.
 template <class T>
-inline void norm_rows_back(const Norm<T>& norm, uint64_t begin, uint64_t end) {
+inline void norm_rows_back(const Norm<T>& norm, T* to_scale, T* to_bias, uint64_t begin, uint64_t end) {
     const int64_t n = norm.n;
     for (uint64_t row = begin; row < end; ++row) {
         const T *const x = norm.x + row * uint64_t(n), *const g = norm.g + row * uint64_t(n);
-        T* const out = norm.out + row * uint64_t(n);
         const auto [mean, root] = moments(norm, x);
-        if (norm.scale)
-            SPMDX_FOR (int64_t i = 0; i < n; ++i) out[i] = g[i] * norm.scale[i];
-        else
-            SPMDX_FOR (int64_t i = 0; i < n; ++i) out[i] = g[i];
-        const T along = ordered_sum<T>(n, [&](int64_t i) { return out[i] * (x[i] - mean); }) * root / T(n);
-        const T level = norm.centered ? ordered_sum<T>(n, [&](int64_t i) { return out[i]; }) / T(n) : T(0);
-        SPMDX_FOR (int64_t i = 0; i < n; ++i) out[i] = (out[i] - (x[i] - mean) * root * along - level) * root;
-    }
-}
-
-// With respect to scale: g y added up over the rows, in their order.
-template <class T>
-inline void norm_scale_back(const Norm<T>& norm, uint64_t rows) {
-    const int64_t n = norm.n;
-    SPMDX_FOR (int64_t i = 0; i < n; ++i) norm.out[i] = 0;
-    for (uint64_t row = 0; row < rows; ++row) {
-        const T *const x = norm.x + row * uint64_t(n), *const g = norm.g + row * uint64_t(n);
-        const auto [mean, root] = moments(norm, x);
-        SPMDX_FOR (int64_t i = 0; i < n; ++i) norm.out[i] += g[i] * ((x[i] - mean) * root);
+        if (norm.out) {
+            T* const out = norm.out + row * uint64_t(n);
+            if (norm.scale)
+                SPMDX_FOR (int64_t i = 0; i < n; ++i) out[i] = g[i] * norm.scale[i];
+            else
+                SPMDX_FOR (int64_t i = 0; i < n; ++i) out[i] = g[i];
+            const T along =
+                ordered_sum<T>(n, [&](int64_t i) { return out[i] * (x[i] - mean); }) * root / T(n);
+            const T level =
+                norm.centered ? ordered_sum<T>(n, [&](int64_t i) { return out[i]; }) / T(n) : T(0);
+            SPMDX_FOR (int64_t i = 0; i < n; ++i)
+                out[i] = (out[i] - (x[i] - mean) * root * along - level) * root;
+        }
+        if (to_scale && row == begin)
+            SPMDX_FOR (int64_t i = 0; i < n; ++i) to_scale[i] = g[i] * ((x[i] - mean) * root);
+        else if (to_scale)
+            SPMDX_FOR (int64_t i = 0; i < n; ++i) to_scale[i] += g[i] * ((x[i] - mean) * root);
+        if (to_bias) add_row(to_bias, g, n, row == begin);
     }
 }
 

@@ -137,6 +137,39 @@ def _gelu_erf_vjp(g: Array, out: Array, x: Array) -> Any:
     return g * (0.5 * (1 + erf(x / ROOT_2)) + x * e.exp(-0.5 * x * x) * DENSITY)
 
 
+# The same of x + bias, as it follows a product of matrices
+
+
+def _biased(xp: Any, g: Any, x: Any, bias: Any) -> Any:
+    """GELU of x + bias, or g times its slope there: one pass where every row has the same bias added."""
+    given = [x, bias] if g is None else [x, bias, g]
+    kind = dtypes.promoted(*(a.dtype for a in given))
+    rows = 0 < bias.ndim <= x.ndim and x.shape[x.ndim - bias.ndim :] == bias.shape
+    if not rows or (g is not None and g.shape != x.shape):
+        y = wide(xp, x) + wide(xp, bias)
+        name, more = ("gelu", ()) if g is None else ("gelu_back", (wide(xp, g),))
+        return activate(xp, name, *more, xp.asarray(y)).astype(kind, copy=False)
+    computed = np.dtype(np.float32) if kind in NARROW and xp is np else kind  # a GPU widens in its kernels
+    out = xp.empty(x.shape, computed)
+    if x.size:
+        flat = [xp.ascontiguousarray(a, computed).reshape(-1, bias.size) for a in (out, *given)]
+        slope = flat[3] if g is not None else None
+        kernels.of(xp).build.bias_gelu(flat[0], flat[1], flat[2].reshape(-1), slope, None)
+    return out.astype(kind, copy=False)
+
+
+@pointwise(FLOATS, ufunc=None)
+def _bias_gelu(xp: Any, x: Any, bias: Any) -> Any:
+    """_gelu_tanh of x + bias"""
+    return _biased(xp, None, x, bias)
+
+
+@pointwise(FLOATS, ufunc=None, linear=((0,),))
+def _bias_gelu_back(xp: Any, g: Any, x: Any, bias: Any) -> Any:
+    """g times the slope of _gelu_tanh at x + bias."""
+    return _biased(xp, g, x, bias)
+
+
 # SiLU and SwiGLU (Shazeer, 2020)
 
 
@@ -181,35 +214,42 @@ def _back_rule(g: tuple[int, ...], x: tuple[int, ...], scale: tuple[int, ...], e
     return f"... [k], ... [k], {'[k]' if scale else ''}, -> ... [k]"
 
 
-def _norms(xp: Any, x: Any, scale: Any, bias: Any, g: Any, eps: Any, centered: bool, shape: Any = None) -> Any:
-    """A function of cuda/neural.h, in the dtype that the arrays have together; float16 and bfloat16 in float32."""
-    given = [None if a is None or not xp.ndim(a) else xp.asarray(a) for a in (x, scale, bias, g)]
+def _ready(xp: Any, *arrays: Any) -> tuple[list[Any], Any, Any]:
+    """Arrays (None for numbers) in the dtype that kernels compute in; that, and the dtype that they have together."""
+    given = [None if a is None or not xp.ndim(a) else xp.asarray(a) for a in arrays]
     kind = dtypes.promoted(*(a.dtype for a in given if a is not None))
     computed = np.dtype(np.float32) if kind in NARROW and xp is np else kind  # a GPU widens in its kernels
-    out = xp.zeros(x.shape if shape is None else shape, computed)
-    ready = [None if a is None else xp.ascontiguousarray(a, computed) for a in given]
-    if x.size:
-        kernels.of(xp).build.norm(out, *ready, float(eps), centered)
-    return out.astype(kind, copy=False)
+    return [None if a is None else xp.ascontiguousarray(a, computed) for a in given], computed, kind
 
 
 @op(_norm_rule, arrays=4)
 def _norm(xp: Any, x: Any, scale: Any, bias: Any, eps: Any, centered: bool) -> Any:
     """(x - mean) / sqrt(variance + eps) scale + bias over the last dimension; without the mean if not centered."""
-    return _norms(xp, x, scale, bias, None, eps, centered)
+    ready, computed, kind = _ready(xp, x, scale, bias)
+    out = xp.empty(x.shape, computed)
+    if x.size:
+        kernels.of(xp).build.norm(out, *ready, float(eps), centered)
+    return out.astype(kind, copy=False)
 
 
 @op(_back_rule, arrays=4)
 def _norm_back(xp: Any, g: Any, x: Any, scale: Any, eps: Any, centered: bool) -> Any:
     """The gradient of _norm with respect to x."""
-    return _norms(xp, x, scale, None, g, eps, centered).astype(x.dtype, copy=False)
+    ready, computed, _ = _ready(xp, x, scale, g)
+    out = xp.empty(x.shape, computed)
+    if x.size:
+        kernels.of(xp).build.norm_back(out, None, None, *ready, float(eps), centered)
+    return out.astype(x.dtype, copy=False)
 
 
 @op("... [k], ... [k], -> [k]", linear=((0,),))
 def _norm_scale_back(xp: Any, g: Any, x: Any, eps: Any, centered: bool) -> Any:
     """The gradient of _norm with respect to scale: a Partial sum where rows are divided."""
-    x, g = (a.reshape(-1, a.shape[-1]) if a.size else a.reshape(0, a.shape[-1]) for a in (x, g))
-    return _norms(xp, x, None, None, g, eps, centered, x.shape[-1:])
+    (x, g), computed, kind = _ready(xp, x, g)
+    out = (xp.empty if x.size else xp.zeros)(x.shape[-1], computed)
+    if x.size:
+        kernels.of(xp).build.norm_back(None, out, None, x, None, g, float(eps), centered)
+    return out.astype(kind, copy=False)
 
 
 __all__ = ["erf"]

@@ -192,27 +192,49 @@ class Launcher:
                 grid, block, tuple(args(n, count))
             )
 
-    def norm(self, out: Any, x: Any, scale: Any, bias: Any, g: Any, eps: float, centered: bool) -> None:
-        """Layer or RMS norm of rows; with g the gradient with respect to x, or to scale where out is a vector."""
-        if g is not None and out.ndim == 1 and out.size == x.shape[-1] and x.ndim != 1:
-            return self._scale_back(out, x, g, eps, centered)
-        name, last = ("norm", bias) if g is None else ("norm_back", g)
-        given: Any = (F64(eps), I32(centered), x, scale, last, out)
-        return self.rows(name, x, (scale, last, out), lambda n, rows: (I64(n), I64(rows), *given), True)
+    def norm(self, out: Any, x: Any, scale: Any, bias: Any, eps: float, centered: bool) -> None:
+        """Layer or RMS norm of rows."""
+        given: Any = (F64(eps), I32(centered), x, scale, bias, out)
+        self.rows("norm", x, (scale, bias, out), lambda n, rows: (I64(n), I64(rows), *given), True)
 
-    def _scale_back(self, out: Any, x: Any, g: Any, eps: float, centered: bool) -> None:
+    def norm_back(
+        self, out: Any, to_scale: Any, to_bias: Any, x: Any, scale: Any, g: Any, eps: float, centered: bool
+    ) -> None:
+        """Its gradients with respect to x, scale and bias: those that are given."""
+        if out is not None:
+            given: Any = (F64(eps), I32(centered), x, scale, g, out)
+            self.rows("norm_back", x, (scale, g, out), lambda n, rows: (I64(n), I64(rows), *given), True)
+        if to_scale is not None:
+            self._sum_rows(to_scale, x, g, (F64(eps), I32(centered)))
+        if to_bias is not None:
+            self.sum_rows(to_bias, g)
+
+    def sum_rows(self, out: Any, x: Any) -> None:
+        """The sum over all dimensions but the last."""
+        self._sum_rows(out, x, x, None)
+
+    def _sum_rows(self, out: Any, x: Any, g: Any, norm: Any) -> None:
         n, module = x.shape[-1], f"neural-{TYPES[x.dtype]}"
-        rows = x.size // max(1, n)
+        rows, columns = x.size // max(1, n), -(-n // 32)
         wide = np.dtype(F64) if x.dtype.itemsize == 8 else np.dtype(F32)
-        moments, columns = self.cupy.empty(2 * rows, wide), -(-n // 32)
-        args: Any = (I64(n), I64(rows), F64(eps), I32(centered), x, moments)
-        self.kernel(module, "norm_moments")((min(-(-rows // 8), MOST_ROWS),), (32, 8), args)
+        moments = None if norm is None else self.cupy.empty(2 * rows, wide)
+        if norm is not None:
+            args: Any = (I64(n), I64(rows), *norm, x, moments)
+            self.kernel(module, "norm_moments")((min(-(-rows // 8), MOST_ROWS),), (32, 8), args)
         chunks = max(1, min(-(-rows // 64), -(-8 * self.device.multiprocessors // columns), 65535))
         chunk = -(-rows // chunks)
         parts = self.cupy.empty(chunks * n, wide)
         args = (I64(n), I64(rows), I64(chunk), x, g, moments, parts)
         self.kernel(module, "norm_scale_back")((columns, chunks), (32, 8), args)
         self.flat(module, "norm_sum_parts", n, (I64(n), I64(chunks), parts, out))
+
+    def bias_gelu(self, out: Any, x: Any, bias: Any, g: Any, total: Any) -> None:
+        """GELU of x + bias; with g the gradient with respect to x, and its sum over rows."""
+        name, slope = ("bias_gelu", ()) if g is None else ("bias_gelu_back", (g,))
+        args = (U64(x.size), U64(bias.size), out, x, bias, *slope)
+        self.flat(f"neural-{TYPES[x.dtype]}", name, x.size, args, 16 // x.itemsize)
+        if total is not None:
+            self.sum_rows(total, out)
 
     def softmax(self, out: Any, x: Any, logarithm: bool) -> None:
         """Softmax of rows, or its logarithm."""

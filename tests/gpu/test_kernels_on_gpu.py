@@ -148,16 +148,34 @@ def test_norms(centered: bool, dtype: Any, device: Any) -> None:
         for s, b in [(scale, bias), (None, None)]:
             dev = [None if a is None else xp.asarray(a) for a in (x, s, b, g)]
             ref = [None if a is None else a.astype(np.float64) for a in (x, s, b, g)]
-            for which in (None, 3):
-                wanted, out = np.zeros((rows, n)), xp.zeros((rows, n), np.dtype(dtype))
-                slope = (None if which is None else ref[3], None if which is None else dev[3])
-                kernels.norm(wanted, ref[0], ref[1], None if which else ref[2], slope[0], 1e-5, centered)
-                build.norm(out, dev[0], dev[1], None if which else dev[2], slope[1], 1e-5, centered)
-                close(out.get(), wanted, dtype, 4 if n > 1 else 400)
-        wanted, out = np.zeros(n), xp.zeros(n, np.dtype(dtype))
-        kernels.norm(wanted, ref[0], None, None, ref[3], 1e-5, centered)
-        build.norm(out, dev[0], None, None, dev[3], 1e-5, centered)
-        close(out.get(), wanted, dtype, 40)
+            wanted, out = np.zeros((rows, n)), xp.zeros((rows, n), np.dtype(dtype))
+            kernels.norm(wanted, *ref[:3], 1e-5, centered)
+            build.norm(out, *dev[:3], 1e-5, centered)
+            close(out.get(), wanted, dtype, 4 if n > 1 else 400)
+            wants = [np.zeros((rows, n)), np.zeros(n), np.zeros(n)]
+            outs = [xp.zeros(w.shape, np.dtype(dtype)) for w in wants]
+            kernels.norm_back(*wants, ref[0], ref[1], ref[3], 1e-5, centered)
+            build.norm_back(*outs, dev[0], dev[1], dev[3], 1e-5, centered)
+            for out, wanted, loose in zip(outs, wants, (4 if n > 1 else 400, 40, 40)):
+                close(out.get(), wanted, dtype, loose)
+
+
+@pytest.mark.parametrize("dtype", MOSTLY_SLOW)
+def test_bias_and_gelu(dtype: Any, device: Any) -> None:
+    """Exact, as the CPU's: rows that are whole packs, and rows that are not."""
+    draw, xp, wide = np.random.default_rng(5), here().xp, np.float64 if dtype is np.float64 else np.float32
+    for rows, n in [(5, 48), (3, 7), (1, 1)]:
+        x, g = (draw.normal(size=(rows, n)).astype(dtype) for _ in range(2))
+        bias, dev = draw.normal(size=n).astype(dtype), kernels.on("cuda").build
+        for slope in (None, g):
+            wanted, out = np.empty((rows, n), wide), xp.empty((rows, n), np.dtype(dtype))
+            given = [None if a is None else a.astype(wide) for a in (x, bias, slope)]
+            kernels.bias_gelu(wanted, *given, None)
+            dev.bias_gelu(out, *(None if a is None else xp.asarray(a) for a in (x, bias, slope)), None)
+            assert same(out.get(), wanted.astype(dtype))
+        total = xp.empty(n, np.dtype(dtype))
+        dev.bias_gelu(out, xp.asarray(x), xp.asarray(bias), xp.asarray(g), total)
+        close(total.get(), out.get().astype(np.float64).sum(0), dtype, 10)
 
 
 @pytest.mark.parametrize("dtype", MOSTLY_SLOW)

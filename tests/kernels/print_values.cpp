@@ -201,13 +201,26 @@ void print_neural(const Build& build, const Printer& print, const Neural<T>& neu
             neural.norm(norm, 0, rows);
             print("norm", out.data(), rows * uint64_t(width),
                   {double(width), double(centered), double(wide)});
-            neural.norm_back(norm, 0, rows);
+            std::vector<T> to_scale(uint64_t(width)), to_bias(uint64_t(width));
+            neural.norm_back(norm, to_scale.data(), to_bias.data(), 0, rows);
             print("norm_back", out.data(), rows * uint64_t(width),
                   {double(width), double(centered), double(wide)});
-            neural.norm_scale_back(norm, rows);
-            print("norm_scale_back", out.data(), uint64_t(width),
+            print("norm_scale_back", to_scale.data(), uint64_t(width),
                   {double(width), double(centered), double(wide)});
+            print("sum_rows", to_bias.data(), uint64_t(width), {double(width), double(wide)});
+            const Biased<T> biased{width, x.data(), y.data(), z.data(), out.data()};
+            neural.bias_gelu(biased, 0, rows);
+            print("bias_gelu", out.data(), rows * uint64_t(width), {double(width), double(wide)});
+            neural.bias_gelu_back(biased, to_bias.data(), 0, rows);
+            print("bias_gelu_back", out.data(), rows * uint64_t(width), {double(width), double(wide)});
         }
+    std::vector<T> mean(count), square(count);
+    for (const T* p : {static_cast<const T*>(nullptr), x.data()}) {
+        neural.adam({x.data(), z.data(), y.data(), p, mean.data(), square.data(), out.data()},
+                    {0.9, 0.1, 0.999, 0.001, 0.3, 0.5, 1e-8, 0.01}, 0, count);
+        for (const T* each : {mean.data(), square.data(), static_cast<const T*>(out.data())})
+            print("adam", each, count, {double(wide), double(p != nullptr)});
+    }
 }
 
 template <class T>

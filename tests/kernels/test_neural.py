@@ -109,6 +109,28 @@ def test_what_optimizers_do(dtype: Any) -> None:
 
 
 @pytest.mark.parametrize("dtype", BOUND)
+@pytest.mark.parametrize("sizes", [(1003,), (5, 0, 40_000, 1), (1_100_000, 3)])
+def test_adam(sizes: tuple[int, ...], dtype: Any) -> None:
+    """Exact: all parameters in one pass, small ones and such as go past the caches, as each by itself."""
+    draws = [[RANDOM.uniform(0.1, 2, n).astype(dtype) for _ in range(4)] for n in sizes]
+    b1, b2, rate, root, eps, decay = 0.9, 0.999, 0.3, 0.5, 1e-3, 0.01
+    wanted = []
+    for i, (g, m, v, p) in enumerate(draws):
+        m, v = m * dtype(b1) + g * dtype(1 - b1), g * g * dtype(1 - b2) + v * dtype(b2)
+        step = m / (np.sqrt(v) / dtype(root) + dtype(eps)) * dtype(-rate)
+        wanted += [m, v, step - p * dtype(decay) if i % 2 else step]
+
+    def run() -> list[Any]:
+        outs = [[np.empty_like(g) for _ in range(3)] for g, *_ in draws]
+        given = [[*a[:3], *out, *(a[3:] if i % 2 else [])] for i, (a, out) in enumerate(zip(draws, outs))]
+        kernels.adam(given, (b1, 1 - b1, b2, 1 - b2, rate, root, eps, decay))
+        return [a for out in outs for a in out]
+
+    for outs in on_every_set(run):
+        assert [a.tobytes() for a in outs] == [a.tobytes() for a in wanted]
+
+
+@pytest.mark.parametrize("dtype", BOUND)
 def test_passed(dtype: Any) -> None:
     """Exact: what an extreme with a number passes on; half of a tie; nothing, not NaN, of what is not passed."""
     x = RANDOM.integers(-3, 4, 1003).astype(dtype)
@@ -192,10 +214,13 @@ def test_norm(shape: tuple[int, int], centered: bool, dtype: Any) -> None:
     scale, bias = (RANDOM.normal(0, 1, shape[1]).astype(dtype) for _ in range(2))
 
     def run() -> list[Any]:
-        outs = [np.empty(shape, dtype), np.empty(shape, dtype), np.empty(shape[1], dtype)]
-        kernels.norm(outs[0], x, scale, bias, None, 1e-3, centered)
-        kernels.norm(outs[1], x, scale, None, g, 1e-3, centered)
-        kernels.norm(outs[2], x, None, None, g, 1e-3, centered)
+        outs = [np.empty(shape, dtype), np.empty(shape, dtype), *(np.empty(shape[1], dtype) for _ in range(2))]
+        kernels.norm(outs[0], x, scale, bias, 1e-3, centered)
+        kernels.norm_back(*outs[1:], x, scale, g, 1e-3, centered)
+        alone = [np.empty_like(out) for out in outs[1:]]
+        for i, out in enumerate(alone):
+            kernels.norm_back(*(out if i == k else None for k in range(3)), x, scale, g, 1e-3, centered)
+        assert [a.tobytes() for a in alone] == [a.tobytes() for a in outs[1:]]
         return outs
 
     found = on_every_set(run)
@@ -205,8 +230,52 @@ def test_norm(shape: tuple[int, int], centered: bool, dtype: Any) -> None:
     y, root = normal(x, 1e-3, centered)
     d = g * scale
     back = d - y * (d * y).mean(-1, keepdims=True) - (d.mean(-1, keepdims=True) if centered else 0)
-    for out, want in zip(found[0], (y * scale + bias, back * root, (g * y).sum(0))):
+    for out, want in zip(found[0], (y * scale + bias, back * root, (g * y).sum(0), g.sum(0))):
         close(out, want, 20 * BOUND[dtype])
+
+
+@pytest.mark.parametrize("dtype", BOUND)
+@pytest.mark.parametrize("shape", [(0, 3), (1, 1), (64, 16), (65, 7), (1000, 130)])
+def test_sums_over_rows(shape: tuple[int, int], dtype: Any) -> None:
+    """Exact: chunks of 64 rows, each added up from its first, and then these; NumPy's own order up to 64."""
+    x = RANDOM.normal(1, 2, shape).astype(dtype)
+    chunks = [np.add.accumulate(x[i : i + 64])[-1] for i in range(0, len(x), 64)]
+    want = np.add.accumulate(chunks)[-1] if chunks else np.zeros(shape[1], dtype)
+
+    def run() -> list[Any]:
+        out = np.empty(shape[1], dtype)
+        kernels.sum_rows(out, x)
+        return [out]
+
+    for [out] in on_every_set(run):
+        assert out.tobytes() == want.tobytes()
+    if len(x) <= 64 and shape[1] >= 16:
+        assert np.add.reduce(x).tobytes() == want.tobytes()
+
+
+@pytest.mark.parametrize("dtype", BOUND)
+@pytest.mark.parametrize("shape", [(1, 1), (5, 7), (300, 130)])
+def test_bias_and_gelu(shape: tuple[int, int], dtype: Any) -> None:
+    """Exact: what the sum and GELU give one after another, and the sum of the gradient over rows."""
+    x, g = (RANDOM.normal(0, 3, shape).astype(dtype) for _ in range(2))
+    bias = RANDOM.normal(0, 1, shape[1]).astype(dtype)
+
+    def run() -> list[Any]:
+        outs = [np.empty(shape, dtype), np.empty(shape, dtype), np.empty(shape[1], dtype)]
+        kernels.bias_gelu(outs[0], x, bias, None, None)
+        kernels.bias_gelu(outs[1], x, bias, g, outs[2])
+        return outs
+
+    def want() -> list[Any]:
+        outs = [np.empty(shape, dtype), np.empty(shape, dtype), np.empty(shape[1], dtype)]
+        kernels.activate(outs[0], "gelu", [x + bias])
+        kernels.activate(outs[1], "gelu_back", [g, x + bias])
+        kernels.sum_rows(outs[2], outs[1])
+        return outs
+
+    wanted = [a.tobytes() for a in want()]
+    for outs in on_every_set(run):
+        assert [a.tobytes() for a in outs] == wanted
 
 
 def attention(q: Any, k: Any, v: Any, g: Any, limits: Any, mask: Any, scale: float) -> list[Any]:
@@ -277,9 +346,15 @@ def test_what_is_refused() -> None:
         (lambda: kernels.activate(x, "gelu", [x, x]), "another number"),
         (lambda: kernels.activate(x, "gelu", [x.astype(np.float32)]), "differ in dtype"),
         (lambda: kernels.activate(x, "gelu", [x[:, :2]]), "of one size"),
-        (lambda: kernels.norm(x, x, v[:2].copy(), None, None, 0.1, True), "another length"),
-        (lambda: kernels.norm(x, x.astype(int), None, None, None, 0.1, True), "differ in dtype"),
-        (lambda: kernels.norm(v, x, None, None, None, 0.1, True), "another size"),
+        (lambda: kernels.norm(x, x, v[:2].copy(), None, 0.1, True), "another length"),
+        (lambda: kernels.norm(x.astype(int), x, None, None, 0.1, True), "differ in dtype"),
+        (lambda: kernels.norm(v, x, None, None, 0.1, True), "another size"),
+        (lambda: kernels.norm_back(None, v[:2].copy(), None, x, None, x, 0.1, True), "another length"),
+        (lambda: kernels.norm_back(x, None, None, x, None, None, 0.1, True), "no gradient"),
+        (lambda: kernels.sum_rows(v, x[:, :2]), "another length"),
+        (lambda: kernels.bias_gelu(x, x, v, None, v), "missing"),
+        (lambda: kernels.adam([[x, x, x, x, x]], (0.0,) * 8), "three outputs"),
+        (lambda: kernels.adam([[x, x, x, x, x, v]], (0.0,) * 8), "of one size"),
         (lambda: kernels.attend(x, x, x, None, None, 1.0, None, x, None, None, None), "other shapes"),
     ):
         with pytest.raises(ValueError, match=message):

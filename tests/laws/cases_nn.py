@@ -53,6 +53,10 @@ for shape in ((5, 7), (0, 3), ()):
         CASES.append(Case(name, getattr(neural, f"_{name}"), f, (x,), CLOSE, (0,)))
     for name, f in (("gelu_tanh_back", tanh_slope), ("gelu_erf_back", erf_slope), ("silu_back", silu_slope)):
         CASES.append(Case(name, getattr(neural, f"_{name}"), lambda g, x, f=f: g * f(x), (g, x), CLOSE))
+    CASES += [
+        Case("bias_gelu", neural._bias_gelu, lambda x, b: tanh_gelu(x + b), (x, g), CLOSE),
+        Case("bias_gelu_back", neural._bias_gelu_back, lambda g, x, b: g * tanh_slope(x + b), (g, x, x), CLOSE),
+    ]
     CASES.append(Case("erf", special.erf, lambda x: erf(x), (x,), 1e-15, (0,)))
     CASES.append(Case("swiglu", neural._swiglu, lambda gate, x: silu(gate) * x, (x, g), CLOSE, (0, 1)))
 for dtype, close in (("float16", 2e-3), (ml_dtypes.bfloat16, 1e-2), ("float32", 1e-6)):
@@ -61,6 +65,13 @@ for dtype, close in (("float16", 2e-3), (ml_dtypes.bfloat16, 1e-2), ("float32", 
         oracle = lambda x, f=f: f(x.astype(float)).astype(x.dtype)  # noqa: E731  # one line of a table
         CASES.append(Case(name, getattr(neural, f"_{name}"), oracle, (x,), close))
 CASES.append(Case("silu", neural._silu, silu, (np.array([-800.0, 800.0, 0.0]),), CLOSE))
+
+x, g, bias = values(5, 7), values(5, 7, seed=1), values(7, seed=2)
+CASES += [
+    Case("bias_gelu", neural._bias_gelu, lambda x, b: tanh_gelu(x + b), (x, bias), CLOSE),
+    Case("bias_gelu", neural._bias_gelu, lambda x, b: tanh_gelu(x + b), (bias, x), CLOSE),
+    Case("bias_gelu_back", neural._bias_gelu_back, lambda g, x, b: g * tanh_slope(x + b), (g, x, bias), CLOSE),
+]
 
 # What an extreme with a number passes on
 

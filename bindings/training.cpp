@@ -1,0 +1,228 @@
+// Python's norms, sums over rows, biases with activations, and Adam: arrays checked, the GIL released, the
+// work split over threads.
+#include "bindings/training.h"
+
+#include <pybind11/stl.h>
+
+#include <memory>
+
+#include "bindings/operands.h"
+#include "bindings/parallel.h"
+#include "bindings/parts.h"
+
+namespace spmdx {
+namespace {
+
+uint64_t grain(int64_t n) { return uint64_t(std::max<int64_t>(1, (1 << 15) / std::max<int64_t>(1, n))); }
+
+// A number for each row, and for each column.
+struct Size {
+    uint64_t rows;
+    int64_t n;
+};
+Size size_of(const py::array& x) {
+    need(x.ndim() > 0, "x has no rows");
+    const int64_t n = x.shape(x.ndim() - 1);
+    return {n ? uint64_t(x.size() / n) : 0, n};
+}
+
+// body(begin, end, to) for chunks of rows, on threads, where `to` are places for their sums; which become
+// `sums`, each null or n elements.
+template <class T, size_t count, class Body>
+void in_chunks(Size size, const std::array<T*, count>& sums, const Body& body) {
+    const uint64_t chunks = (size.rows + chunk_rows - 1) / chunk_rows, n = uint64_t(size.n);
+    std::array<std::unique_ptr<T[]>, count> parts;
+    for (size_t k = 0; k < count; ++k)
+        if (sums[k] && chunks > 1) parts[k].reset(new T[chunks * n]);
+    parallel(chunks, std::max<uint64_t>(1, grain(size.n) / chunk_rows), [&](uint64_t first, uint64_t last) {
+        for (uint64_t i = first; i < last; ++i) {
+            std::array<T*, count> to = sums;
+            for (size_t k = 0; k < count; ++k)
+                if (parts[k]) to[k] = parts[k].get() + i * n;
+            body(i * chunk_rows, std::min(size.rows, (i + 1) * chunk_rows), to);
+        }
+    });
+    for (size_t k = 0; k < count; ++k) {
+        if (parts[k]) neural<T>().sum_rows(sums[k], parts[k].get(), size.n, 0, chunks);
+        if (sums[k] && !chunks) std::fill(sums[k], sums[k] + n, T(0));
+    }
+}
+
+template <class T>
+Norm<T> norm_of(const py::array& x, const Maybe& scale, const Maybe& bias, const Maybe& g, double eps,
+                bool centered, T* out) {
+    return {size_of(x).n,      T(eps),           centered,      data_of<T>(x),
+            data_of<T>(scale), data_of<T>(bias), data_of<T>(g), out};
+}
+
+// Everything contiguous and of one dtype; x, g and out of one size, and the vectors as long as rows. True for
+// float64.
+bool check_rows(const py::array& x, std::initializer_list<const Maybe*> whole,
+                std::initializer_list<const Maybe*> vectors) {
+    const Size size = size_of(x);
+    Arrays all{x};
+    for (const Maybe* each : whole) {
+        if (!*each) continue;
+        need((*each)->size() == x.size(), "an array has another size");
+        all.push_back(**each);
+    }
+    for (const Maybe* each : vectors) {
+        if (!*each) continue;
+        need((*each)->size() == size.n, "a vector has another length");
+        all.push_back(**each);
+    }
+    for (const py::array& each : all) need(is_contiguous(each), "expected C-contiguous arrays");
+    return is_wide(x, all);
+}
+
+template <class T>
+void run_norm_as(py::array& out, const py::array& x, const Maybe& scale, const Maybe& bias, double eps,
+                 bool centered) {
+    const Norm<T> norm = norm_of<T>(x, scale, bias, {}, eps, centered, static_cast<T*>(out.mutable_data()));
+    const Neural<T>& use = neural<T>();
+    const Size size = size_of(x);
+    py::gil_scoped_release release;
+    parallel(size.rows, grain(size.n), [&](uint64_t begin, uint64_t end) { use.norm(norm, begin, end); });
+}
+void run_norm(const Maybe& out, const py::array& x, const Maybe& scale, const Maybe& bias, double eps,
+              bool centered) {
+    need(bool(out), "no output");
+    py::array to = *out;
+    const bool wide = check_rows(x, {&out}, {&scale, &bias});
+    (wide ? run_norm_as<double> : run_norm_as<float>)(to, x, scale, bias, eps, centered);
+}
+
+template <class T>
+void run_norm_back_as(Maybe& out, Maybe& to_scale, Maybe& to_bias, const py::array& x, const Maybe& scale,
+                      const Maybe& g, double eps, bool centered) {
+    const Norm<T> norm = norm_of<T>(x, scale, {}, g, eps, centered, room_of<T>(out));
+    const std::array<T*, 2> sums{room_of<T>(to_scale), room_of<T>(to_bias)};
+    const Neural<T>& use = neural<T>();
+    const Size size = size_of(x);
+    py::gil_scoped_release release;
+    in_chunks(size, sums, [&](uint64_t begin, uint64_t end, const std::array<T*, 2>& to) {
+        use.norm_back(norm, to[0], to[1], begin, end);
+    });
+}
+void run_norm_back(Maybe out, Maybe to_scale, Maybe to_bias, const py::array& x, const Maybe& scale,
+                   const Maybe& g, double eps, bool centered) {
+    need(bool(g), "no gradient");
+    const bool wide = check_rows(x, {&out, &g}, {&to_scale, &to_bias, &scale});
+    (wide ? run_norm_back_as<double> : run_norm_back_as<float>)(out, to_scale, to_bias, x, scale, g, eps,
+                                                                centered);
+}
+
+template <class T>
+void run_sum_rows_as(Maybe& out, const py::array& x) {
+    const T* const from = data_of<T>(x);
+    const Neural<T>& use = neural<T>();
+    const Size size = size_of(x);
+    const std::array<T*, 1> sums{room_of<T>(out)};
+    py::gil_scoped_release release;
+    in_chunks(size, sums, [&](uint64_t begin, uint64_t end, const std::array<T*, 1>& to) {
+        use.sum_rows(to[0], from, size.n, begin, end);
+    });
+}
+void run_sum_rows(Maybe out, const py::array& x) {
+    need(bool(out), "no output");
+    (check_rows(x, {}, {&out}) ? run_sum_rows_as<double> : run_sum_rows_as<float>)(out, x);
+}
+
+template <class T>
+void run_bias_gelu_as(Maybe& out, const py::array& x, const Maybe& bias, const Maybe& g, Maybe& sum) {
+    const Size size = size_of(x);
+    const Biased<T> rows{size.n, data_of<T>(x), data_of<T>(bias), data_of<T>(g), room_of<T>(out)};
+    const std::array<T*, 1> sums{room_of<T>(sum)};
+    const Neural<T>& use = neural<T>();
+    py::gil_scoped_release release;
+    if (g)
+        return in_chunks(size, sums, [&](uint64_t begin, uint64_t end, const std::array<T*, 1>& to) {
+            use.bias_gelu_back(rows, to[0], begin, end);
+        });
+    parallel(size.rows, grain(size.n),
+             [&](uint64_t begin, uint64_t end) { use.bias_gelu(rows, begin, end); });
+}
+void run_bias_gelu(Maybe out, const py::array& x, const Maybe& bias, const Maybe& g, Maybe sum) {
+    need(out && bias && (g || !sum), "an operand is missing");
+    const bool wide = check_rows(x, {&out, &g}, {&bias, &sum});
+    (wide ? run_bias_gelu_as<double> : run_bias_gelu_as<float>)(out, x, bias, g, sum);
+}
+
+// Adam, over all parameters at once. What it writes is not read soon: of large models it goes past the
+// caches.
+template <class T, bool past_caches>
+void adam_in_tiles(const Neural<T>& use, const Adam<T>& of, const AdamNumbers& numbers, uint64_t begin,
+                   uint64_t end) {
+    constexpr uint64_t tile = 1024;
+    alignas(64) T mean[tile], square[tile], step[tile];
+    for (uint64_t at = begin; at < end; at += tile) {
+        const uint64_t n = std::min(tile, end - at);
+        const Adam<T> part{of.g + at, of.m + at, of.v + at, of.p ? of.p + at : nullptr, mean, square, step};
+        use.adam(part, numbers, 0, n);
+        const auto out = [&](T* to, const T* from) {
+            copy_long<past_caches>(reinterpret_cast<char*>(to + at), reinterpret_cast<const char*>(from),
+                                   int64_t(n * sizeof(T)));
+        };
+        out(of.mean, mean), out(of.square, square), out(of.step, step);
+    }
+}
+
+template <class T>
+void run_adam_as(const std::vector<Arrays>& given, const AdamNumbers& numbers) {
+    std::vector<Adam<T>> all;
+    std::vector<uint64_t> starts{0};
+    for (const Arrays& each : given) {
+        const auto room = [&](size_t i) {
+            py::array out = each[i];
+            return static_cast<T*>(out.mutable_data());
+        };
+        const bool decays = each.size() == 7;
+        all.push_back({data_of<T>(each[0]), data_of<T>(each[1]), data_of<T>(each[2]),
+                       decays ? data_of<T>(each[6]) : nullptr, room(3), room(4), room(5)});
+        starts.push_back(starts.back() + uint64_t(each[0].size()));
+    }
+    const Neural<T>& use = neural<T>();
+    const uint64_t count = starts.back();
+    const bool past_caches = count * sizeof(T) >= 1 << 22;
+    py::gil_scoped_release release;
+    parallel(count, 1 << 15, [&](uint64_t begin, uint64_t end) {
+        size_t i = size_t(std::upper_bound(starts.begin(), starts.end(), begin) - starts.begin()) - 1;
+        for (; begin < end; begin = starts[++i]) {
+            const uint64_t first = begin - starts[i], last = std::min(end, starts[i + 1]) - starts[i];
+            past_caches ? adam_in_tiles<T, true>(use, all[i], numbers, first, last)
+                        : use.adam(all[i], numbers, first, last);
+        }
+        if (past_caches) finish_copies();
+    });
+}
+void run_adam(const std::vector<Arrays>& given, const std::array<double, 8>& n) {
+    const AdamNumbers numbers{n[0], n[1], n[2], n[3], n[4], n[5], n[6], n[7]};
+    if (given.empty()) return;
+    bool wide = false;
+    for (const Arrays& each : given) {
+        need(each.size() == 6 || each.size() == 7, "g, m, v, three outputs, and p where it decays");
+        for (const py::array& array : each)
+            need(is_contiguous(array) && array.size() == each[0].size(),
+                 "expected C-contiguous arrays of one size");
+        wide = is_wide(given[0][0], each);
+    }
+    (wide ? run_adam_as<double> : run_adam_as<float>)(given, numbers);
+}
+
+}  // namespace
+
+void bind_training(py::module_& m) {
+    m.def("norm", &run_norm, py::arg("out"), py::arg("x"), py::arg("scale"), py::arg("bias"), py::arg("eps"),
+          py::arg("centered"), "Rows of x brought to mean 0 and mean square 1.");
+    m.def("norm_back", &run_norm_back, py::arg("out"), py::arg("to_scale"), py::arg("to_bias"), py::arg("x"),
+          py::arg("scale"), py::arg("g"), py::arg("eps"), py::arg("centered"),
+          "The gradients of norm with respect to x, scale and bias: those that are given.");
+    m.def("sum_rows", &run_sum_rows, py::arg("out"), py::arg("x"),
+          "The sum over all dimensions but the last.");
+    m.def("bias_gelu", &run_bias_gelu, py::arg("out"), py::arg("x"), py::arg("bias"), py::arg("g"),
+          py::arg("sum"), "GELU of x + bias; with g the gradient with respect to x, and its sum over rows.");
+    m.def("adam", &run_adam, py::arg("parameters"), py::arg("numbers"),
+          "A step of Adam for parameters (g, m, v, the next m and v, the update, and p where it decays).");
+}
+
+}  // namespace spmdx

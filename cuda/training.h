@@ -1,0 +1,92 @@
+// What a step of training does to large arrays in one pass: a bias with its activation, sums over rows, Adam.
+#pragma once
+
+#include "activation.h"
+#include "portable.h"
+
+namespace spmdx {
+
+// Sums over rows are made of chunks of so many, each added up from its first row on, and these from the first
+// on: the same bits for any number of threads.
+constexpr uint64_t chunk_rows = 64;
+
+// Rows of n elements, each with the same vector added. With g, the gradient with respect to these sums.
+template <class T>
+struct Biased {
+    int64_t n;
+    const T *x, *bias, *g;
+    T* out;
+};
+
+// One parameter: its gradient, the running means, itself (null: it does not decay); and what they become.
+template <class T>
+struct Adam {
+    const T *g, *m, *v, *p;
+    T *mean, *square, *step;
+};
+struct AdamNumbers {
+    double kept, added, kept_square, added_square, rate, root, eps, decay;
+};
+
+namespace {
+
+template <class T>
+SPMDX_FN void add_row(T* sum, const T* row, int64_t n, bool first) {
+    if (first)
+        SPMDX_FOR (int64_t i = 0; i < n; ++i) sum[i] = row[i];
+    else
+        SPMDX_FOR (int64_t i = 0; i < n; ++i) sum[i] += row[i];
+}
+
+template <class T>
+inline void sum_rows(T* sum, const T* x, int64_t n, uint64_t begin, uint64_t end) {
+    for (uint64_t row = begin; row < end; ++row) add_row(sum, x + row * uint64_t(n), n, row == begin);
+}
+
+template <class T>
+inline void bias_gelu_rows(const Biased<T>& rows, uint64_t begin, uint64_t end) {
+    const int64_t n = rows.n;
+    const T* const bias = rows.bias;
+    for (uint64_t row = begin; row < end; ++row) {
+        const T* const x = rows.x + row * uint64_t(n);
+        T* const out = rows.out + row * uint64_t(n);
+        SPMDX_FOR (int64_t i = 0; i < n; ++i) out[i] = gelu(x[i] + bias[i]);
+    }
+}
+// `sum`: null, or where the sum of these rows goes.
+template <class T>
+inline void bias_gelu_rows_back(const Biased<T>& rows, T* sum, uint64_t begin, uint64_t end) {
+    const int64_t n = rows.n;
+    const T* const bias = rows.bias;
+    for (uint64_t row = begin; row < end; ++row) {
+        const T *const x = rows.x + row * uint64_t(n), *const g = rows.g + row * uint64_t(n);
+        T* const out = rows.out + row * uint64_t(n);
+        SPMDX_FOR (int64_t i = 0; i < n; ++i) out[i] = g[i] * gelu_slope(x[i] + bias[i]);
+        if (sum) add_row(sum, out, n, row == begin);
+    }
+}
+
+// The steps of Activation::mix, mix_square and adamw_step, one after another.
+template <class T>
+inline void adam(const Adam<T>& of, const AdamNumbers& numbers, uint64_t begin, uint64_t end) {
+    const T kept = T(numbers.kept), added = T(numbers.added), kept_square = T(numbers.kept_square),
+            added_square = T(numbers.added_square), rate = T(numbers.rate), root = T(numbers.root),
+            eps = T(numbers.eps), decay = T(numbers.decay);
+    const T *const g = of.g, *const before = of.m, *const square_before = of.v, *const p = of.p;
+    T *const mean = of.mean, *const square = of.square, *const step = of.step;
+    const auto run = [&](auto decayed) {
+        SPMDX_FOR (uint64_t i = begin; i < end; ++i) {
+            const T m = before[i] * kept + g[i] * added;
+            const T v = g[i] * g[i] * added_square + square_before[i] * kept_square;
+            mean[i] = m, square[i] = v;
+            step[i] = decayed(m / (sqrt(v) / root + eps) * -rate, i);
+        }
+    };
+    if (p)
+        run([=](T taken, uint64_t i) { return taken - p[i] * decay; });
+    else
+        run([](T taken, uint64_t) { return taken; });
+}
+
+}  // namespace
+}  // namespace spmdx
