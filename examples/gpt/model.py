@@ -175,7 +175,7 @@ def _gpt2(p: Any, x: sx.Array, c: Config, attend: Any, past: Any) -> tuple[sx.Ar
     seen, past = attend(q, k, v, past)
     x = x + sx.name(sx.einsum("bthk,hkd->btd", seen, p["out"]), "residual") + p["out_bias"]
     h = sx.name(nn.layer_norm(x, **p["norm2"], eps=c.epsilon), "normed")
-    h = nn.gelu(nn.linear(h, p["up"], p["up_bias"]))
+    h = nn.gelu(nn.linear(h, p["up"]), bias=p["up_bias"])
     return x + sx.name(nn.linear(h, p["down"]), "residual") + p["down_bias"], past
 
 

@@ -91,7 +91,7 @@ def _block(p: Any, x: sx.Array, rate: float, key: Any) -> sx.Array:
     h = sx.name(sx.einsum("bthk,hkd->btd", nn.attention(q, k, v), p["out"]), "residual") + p["out_bias"]
     x = x + _dropped(h, rate, key, 0)
     h = sx.name(nn.layer_norm(x, **p["norm2"]), "normed")
-    h = nn.gelu(nn.linear(h, p["up"], p["up_bias"]))
+    h = nn.gelu(nn.linear(h, p["up"]), bias=p["up_bias"])
     h = sx.name(nn.linear(h, p["down"]), "residual") + p["down_bias"]
     return x + _dropped(h, rate, key, 1)
 

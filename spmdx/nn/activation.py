@@ -5,21 +5,41 @@ from __future__ import annotations
 from typing import Any
 
 from spmdx.array import Array
+from spmdx.autodiff import custom_vjp, vjp
 from spmdx.ops.arithmetic import relu
-from spmdx.ops.neural import _gelu_erf, _gelu_tanh, _silu, _swiglu, settled
+from spmdx.ops.neural import _bias_gelu, _gelu_erf, _gelu_tanh, _silu, _swiglu, settled
 from spmdx.ops.scan import log_softmax, softmax
 from spmdx.ops.special import erf
+from spmdx.ops.together import bias_gelu_gradients
 from spmdx.ops.transcendental import sigmoid, tanh
+from spmdx.tape import recording
 
 
-def gelu(x: Any, approximate: bool = True) -> Array:
+def gelu(x: Any, approximate: bool = True, *, bias: Any = None) -> Array:
     """Gaussian error linear unit, x times the normal distribution function of x (Hendrycks and Gimpel, 2016).
 
     Args:
         approximate: the form with tanh, as GPT-2's and JAX's; False for the one with erf, as torch's.
+        bias: what is to be added to x first, or None: of the product before, in the same pass.
     """
-    found: Array = (_gelu_tanh if approximate else _gelu_erf)(settled(x))
+    x = settled(x)
+    if bias is None:
+        found: Array = (_gelu_tanh if approximate else _gelu_erf)(x)
+    else:
+        fused = approximate and isinstance(x, Array) and isinstance(bias, Array)
+        found = _biased(x, settled(bias)) if fused else gelu(x + bias, approximate)
     return found
+
+
+def _back(kept: Any, g: Array) -> Any:
+    x, bias = kept
+    if recording():  # a gradient of this gradient is wanted
+        return vjp(lambda x, bias: _gelu_tanh(x + bias), x, bias)[1](g)
+    return bias_gelu_gradients(g, x, bias)
+
+
+_biased = custom_vjp(lambda x, bias: _bias_gelu(x, bias))
+_biased.defvjp(lambda x, bias: (_bias_gelu(x, bias), (x, bias)), _back)
 
 
 def silu(x: Any) -> Array:

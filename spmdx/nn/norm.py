@@ -13,8 +13,8 @@ from spmdx.autodiff import custom_vjp, vjp
 from spmdx.dtypes import NARROW, float32, promoted
 from spmdx.ops import elementwise as e
 from spmdx.ops.moments import mean
-from spmdx.ops.neural import _norm, _norm_back, _norm_scale_back, settled
-from spmdx.ops.reduce import sum
+from spmdx.ops.neural import _norm, settled
+from spmdx.ops.together import norm_gradients
 from spmdx.tape import recording
 
 
@@ -75,13 +75,7 @@ def _made(centered: bool) -> Any:
             back = iter(vjp(lambda *some: _plain(*_placed(some, scale, bias), eps, centered), *given)[1](g))
             return (*(None if a is None else next(back) for a in (x, scale, bias)), None)
         g = settled(g)
-        rows = tuple(range(g.ndim - 1))
-        return (
-            _norm_back(g, x, 1.0 if scale is None else scale, eps, centered),
-            None if scale is None else _norm_scale_back(g, x, eps, centered).astype(scale.dtype),
-            None if bias is None else sum(g, rows).astype(bias.dtype),
-            None,
-        )
+        return *norm_gradients(g, x, scale, bias, eps, centered), None
 
     norm = custom_vjp(fused)
     norm.defvjp(forward, backward)

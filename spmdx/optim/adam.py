@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from spmdx import tree
 from spmdx.array import Array
 from spmdx.ops import elementwise as e
-from spmdx.ops.update import _adam_step, _mix, _mix_square
+from spmdx.ops.together import adam as adam_steps
 from spmdx.optim.base import (
     GradientTransformation,
     Mask,
     Numbers,
     Rate,
     chosen,
-    mapped,
     needed,
     none_taken,
     rate_at,
@@ -65,15 +65,16 @@ def adamw(
             params = needed(params, "adamw with weight_decay")
         others = (state.mean, state.square, *((params, chosen(mask, params)) if weight_decay else ()))
 
-        def one(g: Array, m: Array, v: Array, p: Any = None, decays: bool = False) -> tuple[Array, Array, Array]:
-            m = _mix(m, b1, g, 1 - b1)
-            v = _mix_square(v, b2, g, 1 - b2)
-            given = numbers.of(m.dtype)
-            if not decays:
-                return _adam_step(m, v, 0.0, *given[:3], 0.0), m, v
-            return _adam_step(m, v, p, *given), m, v
-
-        updates, mean, square = mapped(3, one, grads, *others)
+        leaves, treedef = tree.flatten(grads)
+        beside = [tree.match(t, treedef, "a tree beside the gradients") for t in others]
+        taken, given = [], []
+        for g, m, v, *rest in zip(leaves, *beside):
+            p, decays = rest or (0.0, False)
+            at = numbers.of(m.dtype)
+            taken.append((g, m, v, p if decays else 0.0))
+            given.append(at if decays else (*at[:3], 0.0))
+        steps = adam_steps(taken, b1, b2, given)
+        updates, mean, square = (tree.unflatten(treedef, [step[i] for step in steps]) for i in range(3))
         return updates, AdamState(count, mean, square)
 
     return GradientTransformation(init, update)

@@ -124,6 +124,56 @@ def test_activations_wherever_the_pieces_lie() -> None:
         close(sx.grad(size)(put(small)), slope(lambda x: size(put(x)).item(), (small,), 0, 1e-5), 1e-6)
 
 
+def test_gelu_with_a_bias() -> None:
+    """What the sum and GELU give, gradients and gradients of gradients too; nothing is sent."""
+    bias = draw(X.shape[-1], seed=1)
+    for approximate in (True, False):
+
+        def fused(x: Any, b: Any, a: bool = approximate) -> Any:
+            return nn.gelu(x, a, bias=b)
+
+        def apart(x: Any, b: Any, a: bool = approximate) -> Any:
+            return nn.gelu(x + b, a)
+
+        want = gradients(apart, put(X), put(bias))
+        for x in everywhere(X):
+            b = put(bias, x.mesh)
+            close(fused(x, b), apart(x, b).numpy())
+            for got, wanted in zip(gradients(fused, x, b), want):
+                close(got, wanted.numpy())
+
+        def size(x: Any, b: Any, f: Any) -> Any:
+            return sum((g * g).sum() for g in gradients(f, x, b))
+
+        of_size = [sx.grad(size, argnums=(0, 1))(put(X), put(bias), f) for f in (fused, apart)]
+        for got, wanted in zip(*of_size):
+            close(got, wanted.numpy(), 1e-11)
+    assert nn.gelu(put(X).astype(sx.bfloat16), bias=put(bias).astype(sx.bfloat16)).dtype == sx.bfloat16
+    x, b = put(X, TWO, a=sx.Shard(2)), put(bias, TWO, a=sx.Shard(0))
+    with sx.explicit(), sx.debug.trace() as trace:
+        nn.gelu(x, bias=b)
+    assert not trace
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_gradients_in_one_pass(dtype: str) -> None:
+    """Exact: calls seen before are made together, and give what they gave one by one."""
+    x, bias = (sx.asarray(draw(*shape).astype(dtype)) for shape in ((3, 90, 32), (32,)))
+    for function in (
+        lambda x, b: nn.layer_norm(x, b, b),
+        lambda x, b: nn.rms_norm(x, b),
+        lambda x, b: nn.layer_norm(x, None, b),
+        lambda x, b: nn.gelu(x, bias=b),
+    ):
+
+        def loss(x: Any, b: Any, f: Any = function) -> Any:
+            return (f(x, b) * x).sum()
+
+        first, *later = ([g.numpy() for g in sx.grad(loss, argnums=(0, 1))(x, bias)] for _ in range(3))
+        for again in later:
+            assert [g.tobytes() for g in again] == [g.tobytes() for g in first]
+
+
 # Linear layers and embeddings
 
 

@@ -119,6 +119,29 @@ def test_divided_state_of_whole_parameters() -> None:
     assert [x.spec for x in tree.leaves(got)] == [p.spec for p in tree.leaves(params)]
 
 
+@pytest.mark.parametrize("rate", [1e-2, lambda t: 1e-2 * (t + 1)])
+def test_all_parameters_in_one_pass(rate: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exact: steps whose calls were seen before are made together; some parameters decay, of two dtypes."""
+    from spmdx.ops import together
+
+    def steps() -> list[Any]:
+        params: Any = tree.map(sx.asarray, drawn(0))
+        found: list[Any] = []
+        params["half"], params["single"] = params["weight"].astype(sx.bfloat16), params["weight"].astype("float32")
+        optimizer = optim.adamw(rate, mask=lambda params: tree.map(lambda p: p.ndim > 1, params))
+        state = optimizer.init(params)
+        for _ in range(3):
+            updates, state = optimizer.update(tree.map(lambda p: p * 0.5, params), state, params)
+            params = optim.apply_updates(params, updates)
+            found += [x.numpy().astype(float).tobytes() for x in tree.leaves((params, state))]
+        return found
+
+    steps()
+    with_pass = steps()
+    monkeypatch.setattr(together, "seen", lambda *_: None)
+    assert steps() == with_pass
+
+
 def test_half_width_parameters_have_float32_states() -> None:
     params = put(drawn(0), "first", sx.bfloat16)
     optimizer = optim.adamw(1e-2)
