@@ -208,8 +208,8 @@ def seen(function: Any, *args: Any) -> Any:
     """The spec of a call's result, if the call was seen before and moves nothing: then several calls may be made in one
     pass over their blocks. None if not. ``args`` are arrays or specs in their stead, and all static arguments."""
     operation: Operation = function.op
-    count = operation.arrays or 0
-    key = tuple([x.spec if type(x) is Array else x if type(x) is Spec else type(x) for x in args[:count]])
+    count, known = operation.arrays or 0, (Array,) if context.get().depth else (Array, Watched)
+    key = tuple([x.spec if type(x) in known else x if type(x) is Spec else type(x) for x in args[:count]])
     found = operation.memo.get(key[0] if len(args) == 1 else key + args[count:])
     return None if found is None else found[1]
 
