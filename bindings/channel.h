@@ -1,6 +1,7 @@
 // Collectives between ranks of one node, through memory that they share. Messages go in pieces that stay in a
 // cache: while one half of the staging memory is read, the other is written, so one barrier a piece is
-// enough. The first piece travels with a header, from which all learn what every member brings.
+// enough. The first piece travels with a header, from which all learn what every member brings. Long messages
+// that lie in one stretch are read from where they lie, if the system lets processes read each other.
 #pragma once
 
 #include <chrono>
@@ -9,6 +10,7 @@
 #include "bindings/barrier.h"
 #include "bindings/dispatch.h"
 #include "bindings/parts.h"
+#include "bindings/reading.h"
 
 namespace spmdx {
 
@@ -25,6 +27,12 @@ struct Parcel {
     Number number{};
     int64_t item = 1;
 
+    // Whether all that is sent can be read from where it lies.
+    bool lies(char* const* bases) const {
+        for (const Part& each : send)
+            if (each.bytes > 0 && !each.stretch(bases)) return false;
+        return true;
+    }
     int64_t sent() const {
         int64_t all = 0;
         for (const Part& each : send) all += each.bytes;
@@ -45,9 +53,16 @@ class Channel {
     static constexpr int64_t ended = -(int64_t{1} << 32);  // less i: member i has come to its program's end
     static constexpr int64_t tile = 1 << 14;               // stays in the first-level cache
     static constexpr int64_t once = 1 << 17;  // bytes of all members that every one reads in an all_reduce
+    // Bytes for one member from which on it reads them itself: to move, and to combine.
+    static constexpr int64_t long_to_move = 1 << 15, long_to_reduce = 1 << 17;
 
-    Channel(std::vector<char*> heaps, int rank, Layout layout, int spins)
+    // Numbers in a header.
+    static int64_t row(int64_t size) { return 2 * size + 4; }
+
+    // `processes`: the numbers of the members' processes if they may read each other, and else none.
+    Channel(std::vector<char*> heaps, std::vector<int64_t> processes, int rank, Layout layout, int spins)
         : heaps_(std::move(heaps)),
+          processes_(std::move(processes)),
           layout_(layout),
           slots_{heaps_[0] + layout.control, rank, int(heaps_.size())},
           rank_(rank),
@@ -55,6 +70,9 @@ class Channel {
           spins_(spins) {
         own_slots.add(slots_.of(rank));
     }
+
+    // Whether long messages are read from where they lie.
+    bool reads() const { return !processes_.empty(); }
 
     void barrier() {
         arrive();
@@ -79,25 +97,45 @@ class Channel {
         const bool pieces = parcel.verb == Verb::all_reduce && size_ * parcel.sent() > once;
         wide_ = parcel.verb == Verb::all_gather || (parcel.verb == Verb::all_reduce && !pieces);
         width_ = wide_ ? layout_.piece * size_ : layout_.piece;
-        if (pieces)
-            stage_chunk(0, next());
-        else
-            stage(0);
-        write_header();
-        arrive();
-        if (!pieces) own(0);
-        wait();
+        const auto begin = [&] { pieces ? stage_chunk(0, next()) : stage(0); };
+        const auto meet = [&] {
+            arrive();
+            if (!pieces) own(0);
+            wait();
+        };
+        const bool ready = reads() && parcel.lies(sources) &&
+                           (parcel.verb != Verb::all_reduce || parcel.receive[0].stretch(targets));
+        write_header(ready);
+        if (ready && is_long(header(rank_)[2])) {  // it will most likely be read
+            arrive();
+            wait();
+        } else {
+            begin();
+            meet();
+        }
         int64_t longest = 0, part = 0;
+        bool all_ready = true, waiting = false;  // for others to read it
         for (int i = 0; i < size_; ++i) {
             const int64_t* const row = header(i);
             if (row[0] != parcel.signature) return disagree;
             longest = std::max(longest, row[1]);
             part = std::max(part, row[2]);
+            all_ready = all_ready && row[3 + size_];
+            waiting = waiting || (row[3 + size_] && is_long(row[2]));
         }
         if (parcel.verb == Verb::all_to_all)
             for (int i = 0; i < size_; ++i)
                 if (said(i, rank_) != parcel.receive[size_t(i)].bytes) return -2 - i;
         if (longest > limit) return longest;
+        if (waiting && all_ready) {
+            read();
+            barrier();
+            return 0;
+        }
+        if (waiting) {
+            begin();
+            meet();
+        }
         if (pieces) {
             all_reduce(longest);
         } else {
@@ -140,7 +178,14 @@ class Channel {
         char* const headers = heaps_[size_t(member)] + layout_.control + 64 * size_;
         return reinterpret_cast<int64_t*>(headers) + header_half_ * layout_.row;
     }
-    void write_header() {
+    bool is_long(int64_t part) const {
+        if (parcel_->verb == Verb::all_reduce) return part / size_ >= long_to_reduce;
+        return part >= (parcel_->verb == Verb::reduce_scatter ? long_to_reduce : long_to_move);
+    }
+
+    // Then: whether others may read the parts, where these lie, and where the result will, which all_reduce
+    // reads.
+    void write_header(bool ready) {
         header_half_ = next();
         int64_t* const row = header(rank_);
         row[0] = parcel_->signature;
@@ -150,6 +195,13 @@ class Channel {
             row[2] = std::max(row[2], part);
             row[3 + i] = row[1] += part;
         }
+        row[3 + size_] = ready;
+        if (!ready) return;
+        int64_t* const at = row + 4 + size_;
+        for (size_t i = 0; i < parcel_->send.size(); ++i)
+            at[i] = reinterpret_cast<int64_t>(parcel_->send[i].stretch(sources_));
+        if (parcel_->verb == Verb::all_reduce)
+            at[1] = reinterpret_cast<int64_t>(parcel_->receive[0].stretch(targets_));
     }
 
     // How messages of one size class are best handed out. Lines that another core has read are slow to get
@@ -277,6 +329,61 @@ class Channel {
                                uint64_t(bytes / parcel_->item));
     }
 
+    // Bytes from `at` on of what a member has at the place that its header names.
+    void fetch(int member, int place, int64_t at, int64_t bytes, char* to) const {
+        const int64_t start = header(member)[4 + size_ + place];
+        must_read(processes_[size_t(member)], uint64_t(start + at), to, bytes);
+    }
+    // All that is meant for me, from where it lies. Nobody may go on before all have read.
+    void read() {
+        const Part& first = parcel_->receive[0];
+        switch (parcel_->verb) {
+            case Verb::all_to_all:
+            case Verb::all_gather: return read_parts(parcel_->verb == Verb::all_gather ? 0 : rank_);
+            case Verb::reduce_scatter: return read_reduced(rank_, 0, first.bytes, 0);
+            case Verb::all_reduce: break;
+        }
+        const int64_t each = ((first.bytes + size_ - 1) / size_ + 63) / 64 * 64;
+        const auto low = [&](int member) { return std::min(first.bytes, member * each); };
+        read_reduced(0, low(rank_), low(rank_ + 1), low(rank_));
+        barrier();
+        for (int k = 1; k < size_; ++k) {
+            const int i = (rank_ + k) % size_;
+            fetch(i, 1, low(i), low(i + 1) - low(i), first.stretch(targets_) + low(i));
+        }
+    }
+    void read_parts(int place) const {
+        const Part& mine = parcel_->send[size_t(place)];
+        move_between(mine, sources_, parcel_->receive[size_t(rank_)], targets_, 0, mine.bytes, past_caches_);
+        char* const between = staged(rank_, 0, 0);
+        for (int k = 1; k < size_; ++k) {
+            const int i = (rank_ + k) % size_;  // each begins with another
+            const Part& part = parcel_->receive[size_t(i)];
+            if (char* const flat = part.stretch(targets_)) {
+                fetch(i, place, 0, part.bytes, flat);
+                continue;
+            }
+            for (int64_t at = 0; at < part.bytes; at += layout_.piece) {
+                const int64_t n = std::min(layout_.piece, part.bytes - at);
+                fetch(i, place, at, n, between);
+                part.unpack(targets_, at, n, between, past_caches_);
+            }
+        }
+    }
+    // The members' bytes from `begin` to `end` at a place of each, combined into the result from `to` on.
+    void read_reduced(int place, int64_t begin, int64_t end, int64_t to) {
+        const char* const mine = parcel_->send[size_t(place)].stretch(sources_);
+        for (int64_t at = begin; at < end; at += layout_.piece) {
+            const int64_t n = std::min(layout_.piece, end - at);
+            for (int i = 0; i < size_; ++i) {
+                char* const between = staged(rank_, 0, i);
+                if (i != rank_) fetch(i, place, at, n, between);
+                inputs_[size_t(i)] = i == rank_ ? mine + at : between;
+            }
+            reduce(to + at - begin, n, nullptr);
+        }
+    }
+
     // A large all_reduce, in chunks of a piece for every member: each reduces its piece and hands out the
     // result.
     struct Span {
@@ -325,6 +432,7 @@ class Channel {
     }
 
     std::vector<char*> heaps_;
+    std::vector<int64_t> processes_;
     Layout layout_;
     Slots slots_;
     int rank_, size_, spins_;

@@ -102,11 +102,13 @@ struct Shared {
 
 std::unique_ptr<Shared> make_channel(const std::vector<py::array>& heaps, int rank, int64_t control,
                                      int64_t row, int64_t piece, const std::array<int64_t, 2>& stages,
-                                     int spins) {
+                                     int spins, const std::vector<int64_t>& processes) {
     const int64_t size = int64_t(heaps.size());
-    if (rank < 0 || rank >= size || row < size + 3 || piece <= 0 || piece % 64)
+    if (rank < 0 || rank >= size || row < Channel::row(size) || piece <= 0 || piece % 64)
         throw std::invalid_argument(
-            "0 <= rank < size, rows for size + 3 numbers, pieces of whole cache lines");
+            "0 <= rank < size, rows for 2 size + 4 numbers, pieces of whole cache lines");
+    if (!processes.empty() && int64_t(processes.size()) != size)
+        throw std::invalid_argument("a process for every member, or none");
     std::vector<char*> places;
     for (const py::array& heap : heaps) {
         const int64_t end = std::max(
@@ -118,19 +120,29 @@ std::unique_ptr<Shared> make_channel(const std::vector<py::array>& heaps, int ra
     }
     heaps[0].inc_ref();  // for ever: the end of the process writes there
     return std::unique_ptr<Shared>(
-        new Shared{heaps, Channel(std::move(places), rank, {control, row, piece, stages}, spins)});
+        new Shared{heaps, Channel(std::move(places), processes, rank, {control, row, piece, stages}, spins)});
 }
 
 }  // namespace
 
 void bind_messages(py::module_& m) {
+    m.def(
+        "reads",
+        [](int64_t process, uint64_t address, const py::bytes& there) {
+            const std::string want = there;
+            std::string found(want.size(), 0);
+            return read_process(process, address, found.data(), int64_t(found.size())) && found == want;
+        },
+        py::arg("process"), py::arg("address"), py::arg("there"),
+        "Whether this process can read another's memory, and finds there what should lie there.");
     py::class_<Parcel>(m, "Parcel", "What one rank sends and gets in a collective, as boxes of its blocks.")
         .def(py::init(&make_parcel), py::arg("verb"), py::arg("op"), py::arg("signature"), py::arg("rank"),
              py::arg("size"), py::arg("kind"), py::arg("item"), py::arg("sources"), py::arg("sends"),
              py::arg("targets"), py::arg("receives"));
     py::class_<Shared>(m, "Channel", "Collectives between ranks of one node, through memory they share.")
         .def(py::init(&make_channel), py::arg("heaps"), py::arg("rank"), py::arg("control"), py::arg("row"),
-             py::arg("piece"), py::arg("stages"), py::arg("spins"))
+             py::arg("piece"), py::arg("stages"), py::arg("spins"),
+             py::arg("processes") = std::vector<int64_t>{})
         .def(
             "carry",
             [](Shared& self, const Parcel& parcel, const py::list& blocks, const py::list& outs,
@@ -148,6 +160,9 @@ void bind_messages(py::module_& m) {
             "0: done. More: nothing done on any rank, for the longest message has so many bytes. -1: the "
             "ranks mean different collectives. -2 - i: member i sends another number of bytes than is "
             "expected. -2**32 - i: member i will never come, for its program has ended.")
+        .def_property_readonly(
+            "reads", [](const Shared& self) { return self.channel.reads(); },
+            "Whether long messages are read from where they lie in the other processes.")
         .def(
             "barrier",
             [](Shared& self) {

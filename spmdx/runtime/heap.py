@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from spmdx.runtime.kernels import reads
 from spmdx.runtime.mpi import MPI
 from spmdx.runtime.pool import Flat
 
@@ -34,7 +35,7 @@ class Region:
     """Where one group's part lies, the same in every rank's heap (bytes from its start)."""
 
     control: int  # in the first member's heap: a slot per member; then, in every member's own, two headers
-    row: int  # numbers in a header
+    row: int  # numbers in a header: bindings/channel.h counts them
     piece: int
     stages: tuple[int, int]  # two staging areas, each of members + 1 pieces
 
@@ -43,7 +44,7 @@ def divide(total: int, sizes: tuple[int, ...]) -> dict[int, Region]:
     """Regions of the groups of a mesh, by the set of axes as a bit mask; without those that have too little room."""
     members = {mask: math.prod(n for i, n in enumerate(sizes) if mask >> i & 1) for mask in range(1, 1 << len(sizes))}
     members = {mask: p for mask, p in members.items() if p > 1}
-    rows = {mask: _up(p + 3, LINE // 8) for mask, p in members.items()}
+    rows = {mask: _up(2 * p + 4, LINE // 8) for mask, p in members.items()}
     at, controls = 0, {}
     for mask, p in members.items():
         controls[mask] = at
@@ -70,6 +71,7 @@ class Heap:
         node: Any = comm.Split_type(MPI.COMM_TYPE_SHARED)
         self.views: dict[int, Flat] = {}
         self.regions: dict[int, Region] = {}
+        self.processes: dict[int, int] = {}  # their numbers, where these processes may read each other's memory
         mine_only: set[int] = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else {0}
         cores: set[int] = set().union(*node.allgather(mine_only))  # a launcher may bind each rank to its own
         self.crowded = node.size > len(cores)
@@ -90,6 +92,7 @@ class Heap:
             mine[:control] = 0
             self.regions = regions
         node.Barrier()
+        self.processes = dict(zip(places, _readable(node)))
 
     @staticmethod
     def _affordable(ranks: int) -> int:
@@ -99,6 +102,15 @@ class Heap:
         except OSError:  # no such place: the system's shared memory has no bound of its own
             free = SHARE * LARGEST
         return max(0, min(LARGEST, free // SHARE // ranks)) // PAGE * PAGE
+
+
+def _readable(node: Any) -> list[int]:
+    """The processes of this node's ranks if each can read the next one's memory, and so all each other's; or none."""
+    mark = os.urandom(16)
+    place = ctypes.create_string_buffer(mark, len(mark))
+    known = node.allgather((os.getpid(), ctypes.addressof(place), mark))
+    works = all(node.allgather(reads(*known[(node.rank + 1) % node.size])))  # the mark stays until all have looked
+    return [process for process, _, _ in known] if works else []
 
 
 def _hold(memory: Flat) -> bool:

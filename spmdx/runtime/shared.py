@@ -43,7 +43,9 @@ class SharedGroup(Group):
         self.past_caches = PAST_CACHES // self.size
         heaps = [heap.views[position] for position in positions]
         spins = 50 if heap.crowded else 1000  # then the core is offered to others
-        self.channel = Channel(heaps, self.rank, region.control, region.row, region.piece, region.stages, spins)
+        processes = [heap.processes[position] for position in positions] if heap.processes else []
+        where = region.control, region.row, region.piece, region.stages
+        self.channel = Channel(heaps, self.rank, *where, spins, processes)
         self._shared: dict[tuple[str, int], bool] = {}  # by verb and size: shared memory is the faster way
 
     def carry(self, message: Message, blocks: Sequence[Block]) -> list[Block]:

@@ -80,7 +80,7 @@ def test_reduce_refuses() -> None:
 
 def channel(heaps: list[np.ndarray], rank: int) -> Any:
     """A channel of len(heaps) members with as little as it takes: slots, two headers, two stages."""
-    size, row, piece = len(heaps), 8, 64
+    size, row, piece = len(heaps), 16, 64
     stages = 64 * size + 16 * row
     return kernels.Channel(heaps, rank, 0, row, piece, (stages, stages + (size + 1) * piece), 10)
 

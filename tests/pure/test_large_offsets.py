@@ -4,6 +4,7 @@ nobody touches but where boxes lie. Exact. (tests/ranks/test_shared_memory.py mo
 from __future__ import annotations
 
 import mmap
+import os
 import threading
 from typing import Any
 
@@ -28,16 +29,18 @@ def sparse(*shape: int, dtype: Any = np.uint8) -> Any:
     return np.frombuffer(memory, dtype).reshape(shape)
 
 
-def carried(parcels: list[Any], blocks: list[list[Any]], outs: list[list[Any]], past: bool = False) -> list[int]:
-    """A collective of two members, each a thread with its channel over the same memory."""
+def carried(parcels: list[Any], blocks: list[list[Any]], outs: list[list[Any]], way: str = "staged") -> list[int]:
+    """A collective of two members, each a thread with its channel over the same memory; written ``past`` the caches, or
+    ``read`` from where it lies."""
     region = divide(2**20, (2,))[1]
     heaps = [np.zeros(2**20 + 64, np.uint8) for _ in range(2)]
     heaps = [h[-h.ctypes.data % 64 :][: 2**20] for h in heaps]
     results = [-9, -9]
 
     def member(rank: int) -> None:
-        channel = Channel(heaps, rank, region.control, region.row, region.piece, region.stages, 50)
-        results[rank] = channel.carry(parcels[rank], blocks[rank], outs[rank], 2**62, 0 if past else 2**62)
+        processes = [os.getpid()] * 2 if way == "read" else []
+        channel = Channel(heaps, rank, region.control, region.row, region.piece, region.stages, 50, processes)
+        results[rank] = channel.carry(parcels[rank], blocks[rank], outs[rank], 2**62, 0 if way == "past" else 2**62)
 
     threads = [threading.Thread(target=member, args=(rank,), daemon=True) for rank in range(2)]
     for thread in threads:
@@ -51,9 +54,9 @@ def boxes(rows: list[int], width: int = 3) -> list[tuple[list[int], list[int]]]:
     return [([row, WIDE - width], [1, width]) for row in rows]
 
 
-@pytest.mark.parametrize("past", [False, True])
-def test_boxes_far_into_a_block(past: bool) -> None:
-    """Member 0's rows go to member 1, from the end of one block of 4 GiB to the end of another; ``past`` the caches."""
+@pytest.mark.parametrize("way", ["staged", "past"])
+def test_boxes_far_into_a_block(way: str) -> None:
+    """Member 0's rows go to member 1, from the end of one block of 4 GiB to the end of another."""
     x, y = sparse(ROWS, WIDE), sparse(ROWS, WIDE)
     for i, row in enumerate(FAR):
         x[row, -3:] = [i + 1, i + 2, i + 3]
@@ -61,7 +64,7 @@ def test_boxes_far_into_a_block(past: bool) -> None:
     shape = [ROWS, WIDE]
     first = Parcel("all_to_all", "", 5, 0, 2, "u", 1, [shape], [[nothing, taken]], [shape], [[nothing, nothing]])
     second = Parcel("all_to_all", "", 5, 1, 2, "u", 1, [shape], [[nothing, nothing]], [shape], [[taken, nothing]])
-    assert carried([first, second], [[x], [y]], [[y], [y]], past) == [0, 0]
+    assert carried([first, second], [[x], [y]], [[y], [y]], way) == [0, 0]
     for i, row in enumerate(FAR):
         assert y[row, -3:].tolist() == [i + 1, i + 2, i + 3]
         assert y[row, -5:-3].tolist() == [0, 0]
@@ -82,16 +85,17 @@ def test_columns_with_long_strides(width: int) -> None:
     assert np.array_equal(y[:, 2**29 : 2**29 + width], x[:, 7 : 7 + width])
 
 
-def test_sums_of_rows_far_into_a_block() -> None:
-    n = 2**29 + 64  # of 8 bytes: 4 GiB and a bit
+@pytest.mark.parametrize("way", ["staged", "read"])
+def test_sums_of_rows_far_into_a_block(way: str) -> None:
+    n, length = 2**29 + 2**15, 2**14 + 5  # of 8 bytes: 4 GiB and a bit, of which the last 128 KB are summed
     blocks = [sparse(n, dtype=np.float64) for _ in range(2)]
     for rank, block in enumerate(blocks):
-        block[-4:] = [rank + 1.0, 2.0, 3.0, 4.0]
-    tail, shape, two = [([n - 4], [4])], [n], [([0], [4])]
+        block[-length:] = np.arange(length) + rank
+    tail, shape, all_of_it = [([n - length], [length])], [n], [([0], [length])]
     parcels = [
-        Parcel("reduce_scatter", "sum", 7, rank, 2, "f", 8, [shape], [[[], tail]], [[4 * rank]], [[two[:rank]]])
-        for rank in range(2)
+        Parcel("reduce_scatter", "sum", 7, r, 2, "f", 8, [shape], [[[], tail]], [[length * r]], [[all_of_it[:r]]])
+        for r in range(2)
     ]
-    outs = [[np.empty(0)], [np.empty(4)]]
-    assert carried(parcels, [[b] for b in blocks], outs) == [0, 0]
-    assert outs[1][0].tolist() == [3.0, 4.0, 6.0, 8.0]
+    outs = [[np.empty(0)], [np.empty(length)]]
+    assert carried(parcels, [[b] for b in blocks], outs, way) == [0, 0]
+    assert np.array_equal(outs[1][0], 2 * np.arange(length) + 1.0)

@@ -28,6 +28,7 @@ WHERE: dict[str, Callable[[int], bool]] = {
     "on the last": lambda rank: rank == SIZE - 1,
 }
 LONG = 20_001  # elements of float64
+LONGER = 50_003  # and so many in each row that rows are read from where they lie
 names = (f"m{i}" for i in count())
 
 
@@ -89,6 +90,35 @@ def test_memory_that_the_system_refuses_is_used_by_none(where: str, monkeypatch:
     if WHERE[where](RANK):
         monkeypatch.setattr(heap, "_hold", lambda memory: False)
     assert kinds(used()) == {"MPIGroup"}
+
+
+@pytest.mark.parametrize("where", ["nowhere", *WHERE])
+def test_processes_read_each_other_or_none_does(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A system may forbid it, for one of them alone."""
+    if where != "nowhere" and WHERE[where](RANK):
+        monkeypatch.setattr(heap, "reads", lambda process, address, there: False)
+    group = group_of(used())
+    assert set(MPI.COMM_WORLD.allgather(group.channel.reads)) == {where == "nowhere"}
+
+
+@pytest.mark.parametrize("reads", [True, False], ids=["read", "staged"])
+@pytest.mark.parametrize("first", [0, 1, 2], ids=["empty", "one row", "two rows"])
+def test_blocks_that_lie_in_one_stretch_on_some_ranks(first: int, reads: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a block of one row every part of the columns is a stretch: all ranks still go the same way."""
+    monkeypatch.setattr(shared.SharedGroup, "_measured", lambda *args: True)
+    if not reads:
+        monkeypatch.setattr(heap, "reads", lambda process, address, there: False)
+    name = next(names)
+    mesh, sizes = sx.make_mesh({name: -1}), (first, *[2] * (SIZE - 1))
+    v = np.arange(float(sum(sizes) * LONGER)).reshape(-1, LONGER)
+    x = sx.asarray(v, mesh=mesh, placement={name: sx.Shard(0, sizes)})
+    for target in ({name: sx.Shard(1)}, {name: sx.Shard(0)}, {}):
+        y = x.redistribute(target)
+        assert np.array_equal(y.block, sx.asarray(v, mesh=mesh, placement=target).block)
+        assert np.array_equal(y.redistribute(x.placement).block, x.block)
+    total = sx.from_block(v[:, :: 1 + RANK % 2][:, : LONGER // 2] + RANK, {name: sx.Partial()}, mesh=mesh, copy=False)
+    want = sum(v[:, :: 1 + i % 2][:, : LONGER // 2] + i for i in range(SIZE))
+    assert np.array_equal(total.redistribute({}).block, want)
 
 
 @pytest.mark.ranks(4, 8)
