@@ -21,7 +21,6 @@ struct Neural {
     void (*scores_back)(const Scores<T>&, uint64_t begin, uint64_t end);
     void (*add_rows)(T* out, const int64_t* rows, const T* values, int64_t count, int64_t n, uint64_t begin,
                      uint64_t end);
-    int64_t (*padded)(int64_t);
     int64_t (*workspace)(const Attention<T>&);
     void (*sum_rows)(T* sum, const T* x, int64_t n, uint64_t begin, uint64_t end);
     void (*bias_gelu)(const Biased<T>&, uint64_t begin, uint64_t end);
@@ -68,11 +67,10 @@ void sincos_all(const Angle* in, T* out, uint64_t count) {
 
 template <class T>
 constexpr Neural<T> make_neural() {
-    return {norm_rows<T>,   norm_rows_back<T>, attend<T>,
-            attend_back<T>, sum_exp_rows<T>,   scores_back_rows<T>,
-            add_rows<T>,    padded<T>,         Workspace<T>::size,
-            sum_rows<T>,    bias_gelu_rows<T>, bias_gelu_rows_back<T>,
-            adam<T>};
+    return {norm_rows<T>,      norm_rows_back<T>,      attend<T>,
+            attend_back<T>,    sum_exp_rows<T>,        scores_back_rows<T>,
+            add_rows<T>,       Workspace<T>::need,     sum_rows<T>,
+            bias_gelu_rows<T>, bias_gelu_rows_back<T>, adam<T>};
 }
 
 constexpr Build make_build(const char* name) {

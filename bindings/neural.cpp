@@ -5,7 +5,7 @@
 #include <pybind11/stl.h>
 
 #include <map>
-#include <memory>
+#include <new>
 #include <optional>
 
 #include "bindings/operands.h"
@@ -146,6 +146,16 @@ struct Operands {
     const Maybe &mask, &limits, &g, &out, &q_slope, &k_slope, &v_slope;
 };
 
+// Memory from a cache line's start on.
+template <class T>
+struct Room {
+    T* const data;
+    explicit Room(int64_t n)
+        : data(static_cast<T*>(::operator new(size_t(n) * sizeof(T), std::align_val_t(64)))) {}
+    ~Room() { ::operator delete(data, std::align_val_t(64)); }
+    Room(const Room&) = delete;
+};
+
 template <class T>
 void attend_as(const Operands& o, double scale) {
     const py::ssize_t leading = o.q.ndim() - 3;
@@ -162,13 +172,12 @@ void attend_as(const Operands& o, double scale) {
                             {},
                             {},
                             {},
+                            {},
+                            {},
                             {}};
     const Neural<T>& use = neural<T>();
     const auto run = [&](uint64_t begin, uint64_t end) {
-        const int64_t size = use.workspace(base), columns = base.columns;
-        const int64_t inner = use.padded(base.inner), outer = use.padded(base.outer);
-        const std::unique_ptr<T[]> memory(new T[size_t(size + columns * (inner + outer))]);
-        T *const k_slope = memory.get() + size, *const v_slope = k_slope + columns * inner;
+        const Room<T> room(use.workspace(base));
         std::vector<Head<T>> each(static_cast<size_t>(heads));
         for (int64_t i = int64_t(begin); i < int64_t(end); ++i) {
             Attention<T> a = base;
@@ -190,22 +199,15 @@ void attend_as(const Operands& o, double scale) {
                     head.result = matrix_at<T>(*o.out, leading, i, h, true);
                 }
             }
-            if (!o.g) {
-                use.attend(a, each.data(), heads, memory.get());
-                continue;
+            if (i + 1 < int64_t(end)) {
+                a.next_k = matrix_at<const T>(o.k, leading, i + 1, 0, false);
+                a.next_v = matrix_at<const T>(o.v, leading, i + 1, 0, false);
             }
             if (o.k_slope) {
-                a.k_slope = {k_slope, inner}, a.v_slope = {v_slope, outer};
-                std::fill(k_slope, v_slope + columns * outer, T(0));
+                a.k_slope = matrix_at<T>(*o.k_slope, leading, i, 0, false);
+                a.v_slope = matrix_at<T>(*o.v_slope, leading, i, 0, false);
             }
-            use.attend_back(a, each.data(), heads, memory.get());
-            if (!o.k_slope) continue;
-            const Matrix<T> to_k = matrix_at<T>(*o.k_slope, leading, i, 0, false);
-            const Matrix<T> to_v = matrix_at<T>(*o.v_slope, leading, i, 0, false);
-            for (int64_t row = 0; row < columns; ++row) {
-                std::copy_n(k_slope + row * inner, base.inner, to_k.data + row * to_k.row);
-                std::copy_n(v_slope + row * outer, base.outer, to_v.data + row * to_v.row);
-            }
+            (o.g ? use.attend_back : use.attend)(a, each.data(), heads, room.data);
         }
     };
     py::gil_scoped_release release;

@@ -4,17 +4,9 @@
 // The order of addition is fixed.
 #pragma once
 
-#include "lanes.h"
-#include "scalar.h"
+#include "panels.h"
 
 namespace spmdx {
-
-// A matrix whose rows may lie apart; elements of a row lie side by side.
-template <class T>
-struct Matrix {
-    T* data;
-    int64_t row;
-};
 
 // One head of queries, and what it attends to. Null: no mask; no limits; a gradient that is not asked for.
 template <class T>
@@ -31,224 +23,276 @@ struct Attention {
     T scale;
     const int64_t* limits;  // a row sees columns up to this one
     bool masked;
-    Matrix<const T> k, v;        // [columns, inner], [columns, outer]
-    Matrix<T> k_slope, v_slope;  // added up over heads and rows, padded to whole registers
+    Matrix<const T> k, v;            // [columns, inner], [columns, outer]
+    Matrix<T> k_slope, v_slope;      // added up over heads and rows; or null
+    Matrix<const T> next_k, next_v;  // what comes after k and v, to be fetched by then; or null
 };
 
 namespace {
 
-constexpr int64_t attention_rows = 48, strip_rows = 6;
+// A block's scores stay in a cache near the processor. The gradient takes its columns by blocks too.
+constexpr int64_t attention_rows = 48, attention_columns = 96;
 
-// Memory of one thread, for blocks of `rows` rows. Every matrix has rows of whole registers.
+// Memory of one thread: 64-byte aligned, as every matrix in it.
 template <class T>
 struct Workspace {
-    int64_t columns, inner, outer;
-    T *k, *k_turned, *v, *v_turned, *q, *g, *scores, *slopes, *sums, *some;
+    int64_t wide, inner, outer, size;  // of scores, and of what has the width of k and v
+    int64_t depth;                     // of panels whose rows are columns of scores
+    T *k, *k_turned, *v, *v_turned;    // in panels
+    T *k_slope, *v_slope;
+    T *q, *g, *q_panels, *g_panels;  // of one block of rows
+    T *scores, *slopes, *some, *out, *sums, *alongs;
 
-    static int64_t size(const Attention<T>& a) {
-        const int64_t c = padded<T>(a.columns), d = padded<T>(a.inner), e = padded<T>(a.outer);
-        const int64_t most = d > e ? d : e;
-        return c * 2 * (d + e) + attention_rows * (d + e + 2 * c + most + 2);
-    }
     Workspace(const Attention<T>& a, T* memory)
-        : columns(padded<T>(a.columns)), inner(padded<T>(a.inner)), outer(padded<T>(a.outer)) {
+        : wide(rounded(a.columns, attention_columns) +
+               side),  // rows 4096 bytes apart would share cache lines
+          inner(rounded(a.inner, panel<T>)),
+          outer(rounded(a.outer, panel<T>)),
+          size(0),
+          depth(a.columns) {
         const auto next = [&](int64_t n) {
-            T* const here = memory;
-            memory += n;
+            T* const here = memory + size;
+            size += rounded(n, side);
             return here;
         };
-        k = next(columns * inner), k_turned = next(columns * inner);
-        v = next(columns * outer), v_turned = next(columns * outer);
+        const int64_t columns = rounded(a.columns, panel<T>);
+        k = next(depth * inner), k_turned = next(columns * a.inner);
+        v = next(depth * outer), v_turned = next(columns * a.outer);
+        k_slope = next(depth * inner), v_slope = next(depth * outer);
         q = next(attention_rows * inner), g = next(attention_rows * outer);
-        scores = next(attention_rows * columns), slopes = next(attention_rows * columns);
-        some = next(attention_rows * (inner > outer ? inner : outer)), sums = next(2 * attention_rows);
+        q_panels = inner == panel<T> ? q : next(attention_rows * inner);
+        g_panels = outer == panel<T> ? g : next(attention_rows * outer);
+        scores = next(attention_rows * wide), slopes = next(attention_rows * (attention_columns + side));
+        some = next(attention_rows * (inner > outer ? inner : outer));
+        out = next(outer), sums = next(attention_rows), alongs = next(attention_rows);
     }
+    static int64_t need(const Attention<T>& a) { return Workspace(a, nullptr).size; }
 };
 
-// Rows copied beside each other with zeros at their ends, times `scale`.
 template <class T>
-inline void pack(Matrix<const T> from, int64_t rows, int64_t width, T scale, T* to, int64_t wide) {
-    for (int64_t i = 0; i < rows; ++i) {
-        const T* const source = from.data + i * from.row;
-        T* const target = to + i * wide;
-        SPMDX_FOR (int64_t j = 0; j < width; ++j) target[j] = source[j] * scale;
-        for (int64_t j = width; j < wide; ++j) target[j] = 0;
-    }
-}
+constexpr T lane_numbers[side] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+
+// The greatest score of a row of which `seen` are seen; those that are not become -infinity, to the next
+// `side`.
 template <class T>
-inline void turn_over(Matrix<const T> from, int64_t rows, int64_t width, T* to, int64_t wide) {
-    for (int64_t j = 0; j < width; ++j) {
-        for (int64_t i = 0; i < rows; ++i) to[j * wide + i] = from.data[i * from.row + j];
-        for (int64_t i = rows; i < wide; ++i) to[j * wide + i] = 0;
+inline T greatest(T* scores, int64_t seen, const uint8_t* mask, int64_t step) {
+    constexpr T lowest = -T(__builtin_inf());
+    if (mask && step == 1)
+        SPMDX_FOR (int64_t j = 0; j < seen; ++j) scores[j] = mask[j] ? scores[j] : lowest;
+    else if (mask)
+        for (int64_t j = 0; j < seen; ++j) scores[j] = mask[j * step] ? scores[j] : lowest;
+    if (const int64_t left = seen % side) {
+        Sides<T> last;
+        SPMDX_MEMCPY(last.each, scores + seen - left, sizeof(last.each));
+        SPMDX_UNROLL for (int c = 0; c < last.count; ++c) {
+            const Vector<T> number = load(lane_numbers<T> + c * last.w);
+            last.each[c] = number < spread(T(left)) ? last.each[c] : spread(lowest);
+        }
+        SPMDX_MEMCPY(scores + seen - left, last.each, sizeof(last.each));
     }
+    Sides<T> top, more;  // two, so that one need not wait for the other
+    for (int c = 0; c < top.count; ++c) top.each[c] = more.each[c] = spread(lowest);
+    const auto raise = [&](Sides<T>& to, int64_t j) {
+        SPMDX_UNROLL for (int c = 0; c < top.count; ++c) {
+            const Vector<T> next = load(scores + j + c * top.w);
+            to.each[c] = next > to.each[c] ? next : to.each[c];
+        }
+    };
+    for (int64_t j = 0; j < seen; j += 2 * side) {
+        raise(top, j);
+        if (j + side < seen) raise(more, j + side);
+    }
+    for (int c = 0; c < top.count; ++c) top.each[c] = more.each[c] > top.each[c] ? more.each[c] : top.each[c];
+    return fold(top, [](auto a, auto b) { return a > b ? a : b; });
 }
 
+// exp(score - top), and zeros up to `wide`, a number of whole registers; returns the sum.
 template <class T>
-SPMDX_FN T greatest(const T* x, int64_t n) {
-    constexpr int w = lanes_of<T>;
-    const T lowest = -T(__builtin_inf());
-    Vector<T> top = spread(lowest);
+inline T powers(T* scores, T top, int64_t seen, int64_t wide) {
+    const Vector<T> all = spread(top);
+    Sides<T> sum{};
     int64_t j = 0;
-    for (; j + w <= n; j += w) {
-        const Vector<T> next = load(x + j);
-        top = next > top ? next : top;
+    for (; j < seen; j += side) SPMDX_UNROLL for (int c = 0; c < sum.count; ++c) {
+            const Vector<T> next = power(load(scores + j + c * sum.w) - all);
+            store(scores + j + c * sum.w, next);
+            sum.each[c] += next;
+        }
+    for (; j < wide; j += sum.w) store(scores + j, Vector<T>{});
+    return fold(sum, [](auto a, auto b) { return a + b; });
+}
+
+// The sum of x y; of both there are whole registers.
+template <class T>
+inline T dot(const T* x, const T* y, int64_t n) {
+    Sides<T> sum{};
+    for (int64_t j = 0; j < n; j += sum.w) {
+        Vector<T>& to = sum.each[j / sum.w % sum.count];
+        to = multiply_add(load(x + j), load(y + j), to);
     }
-    T most = lowest;
-    for (int l = 0; l < w; ++l) most = top[l] > most ? top[l] : most;
-    for (; j < n; ++j) most = x[j] > most ? x[j] : most;
-    return most;
+    return fold(sum, [](auto a, auto b) { return a + b; });
 }
 
-template <class T>
-SPMDX_FN T total(const T* x, int64_t n) {  // n: whole registers
-    constexpr int w = lanes_of<T>;
-    Vector<T> sum{};
-    for (int64_t j = 0; j < n; j += w) sum += load(x + j);
-    T all = 0;
-    for (int l = 0; l < w; ++l) all += sum[l];
-    return all;
-}
-
-// exp(score - greatest) of a row of which `seen` are seen; zeros up to `wide`. Returns the sum, or 1 for 0.
-template <class T>
-inline T powers(T* scores, int64_t seen, int64_t wide, const uint8_t* mask, int64_t step) {
-    if (mask)
-        SPMDX_FOR (int64_t j = 0; j < seen; ++j) scores[j] = mask[j * step] ? scores[j] : -T(__builtin_inf());
-    T top = greatest(scores, seen);
-    if (top == -T(__builtin_inf())) top = 0;
-    SPMDX_FOR (int64_t j = 0; j < seen; ++j) scores[j] = exp(scores[j] - top);
-    for (int64_t j = seen; j < wide; ++j) scores[j] = 0;
-    const T sum = total(scores, wide);
-    return sum == 0 ? T(1) : sum;
+// Row `row` of what will be read or written soon, for the cache: its rows lie too far apart for the processor
+// to guess. Past the end that does no harm.
+template <class M>
+inline void fetch_row(const M& m, int64_t row, int64_t width) {
+    if (!m.data) return;
+    const char *at = reinterpret_cast<const char*>(m.data + row * m.row), *const end =
+                                                                              at + width * sizeof(*m.data);
+    for (; at < end; at += 64) __builtin_prefetch(at, 0, 2);
 }
 
 // The part of a head that one block of rows works on, and the columns that it sees.
 template <class T>
 struct Rows {
-    int64_t first, count, seen, wide;
+    int64_t first, count, seen = 0;
+    // Of the columns, how many each row sees, and how many those up to it.
+    int64_t sees[attention_rows], most[attention_rows];
 
-    Rows(const Attention<T>& a, int64_t start) : first(start), seen(a.columns) {
+    Rows(const Attention<T>& a, int64_t start) : first(start) {
         count = a.rows - first < attention_rows ? a.rows - first : attention_rows;
-        if (a.limits) {
-            seen = 0;
-            for (int64_t i = first; i < first + count; ++i) seen = seen > sees(a, i) ? seen : sees(a, i);
-        }
-        wide = padded<T>(seen);
-    }
-    static int64_t sees(const Attention<T>& a, int64_t row) {
-        const int64_t all = a.limits ? a.limits[row] + 1 : a.columns;
-        return all < 0 ? 0 : all > a.columns ? a.columns : all;
-    }
-    // Rows of products in strips: run(i, n, columns that rows i to i + n of the block see).
-    template <class Run>
-    void strips(const Attention<T>& a, const Run& run) const {
-        for (int64_t i = 0; i < count; i += strip_rows) {
-            const int64_t n = count - i < strip_rows ? count - i : strip_rows;
-            int64_t most = a.limits ? 0 : seen;
-            for (int64_t r = i; a.limits && r < i + n; ++r)
-                most = most > sees(a, first + r) ? most : sees(a, first + r);
-            run(i, n, most);
+        for (int64_t i = 0; i < count; ++i) {
+            const int64_t all = a.limits ? a.limits[first + i] + 1 : a.columns;
+            sees[i] = all < 0 ? 0 : all > a.columns ? a.columns : all;
+            most[i] = seen = seen > sees[i] ? seen : sees[i];
         }
     }
-    // out += x' y, of strips of columns: without the rows at the start of the block that do not see them.
-    void add_turned(const Attention<T>& a, const T* x, int64_t wide_x, const T* y, int64_t wide_y,
+    // What the next block of rows reads and writes, a row at a time; and of the k and v to come, their part.
+    void fetch(const Attention<T>& a, const Head<T>& head, int64_t row) const {
+        const int64_t next = row + attention_rows;
+        if (next < a.rows) {
+            fetch_row(head.q, next, a.inner), fetch_row(head.g, next, a.outer);
+            fetch_row(head.out, next, a.outer), fetch_row(head.result, next, head.g.data ? a.inner : a.outer);
+        }
+        for (int64_t j = row * a.columns / a.rows; j < (row + 1) * a.columns / a.rows; ++j)
+            fetch_row(a.next_k, j, a.inner), fetch_row(a.next_v, j, a.outer),
+                fetch_row(a.k_slope, j, a.inner), fetch_row(a.v_slope, j, a.outer);
+    }
+    // out = a product whose columns are those of the scores: `from` to `to`, of rows from `start`, that they
+    // see.
+    void across(const Product<T>& product, int64_t start, int64_t from, int64_t to, int64_t depth) const {
+        for (int64_t p = 0; from + p * panel<T> < to; ++p)
+            in_strips(count - start, [&](int64_t i, int64_t n) {
+                const int64_t all = most[start + i + n - 1], width = (all < to ? all : to) - from;
+                if (width > p * panel<T>) product.template part<false>(i, n, p, width, depth);
+            });
+    }
+    // out = or += a product over such columns.
+    template <bool Add>
+    void along(const Product<T>& product, int64_t start, int64_t from, int64_t to, int64_t width) const {
+        for (int64_t p = 0; p * panel<T> < width; ++p)
+            in_strips(count - start, [&](int64_t i, int64_t n) {
+                const int64_t all = most[start + i + n - 1], depth = (all < to ? all : to) - from;
+                product.template part<Add>(i, n, p, width, depth > 0 ? depth : 0);
+            });
+    }
+    // out += x' y, of columns `from` to `to` of x: without the rows at the start of the block that do not see
+    // them.
+    void add_turned(const T* x, int64_t wide, int64_t from, int64_t to, const T* y, int64_t width,
                     Matrix<T> out) const {
-        for (int64_t j = 0, start = 0; j < seen; j += strip_rows) {
-            while (start < count && sees(a, first + start) <= j) ++start;
-            Product<T>{x + start * wide_x + j, 1,       wide_x,       y + start * wide_y, wide_y,
-                       out.data + j * out.row, out.row, count - start}
-                .template run<true>(seen - j < strip_rows ? seen - j : strip_rows, wide_y);
-        }
+        in_strips(to - from, [&](int64_t j, int64_t n) {
+            int64_t start = 0;
+            while (start < count && sees[start] <= from + j) ++start;
+            const Product<T> product{
+                x + start * wide,          1,      wide, y + start * panel<T>, attention_rows * panel<T>,
+                out.data + from * out.row, out.row};
+            for (int64_t p = 0; p * panel<T> < width; ++p)
+                product.template part<true>(j, n, p, width, count - start);
+        });
     }
 };
 
-template <class T>
-inline Matrix<const T> at_row(Matrix<const T> m, int64_t row) {
-    return {m.data + row * m.row, m.row};
-}
-
-// exp(score - greatest) of a block of rows into scores, and a sum for each into sums.
+// exp(score - greatest) of a block of rows into scores, and 1 / the sum of each into sums.
 template <class T>
 inline void weigh(const Attention<T>& a, const Head<T>& head, const Rows<T>& rows, const Workspace<T>& w) {
     pack(at_row(head.q, rows.first), rows.count, a.inner, a.scale, w.q, w.inner);
-    rows.strips(a, [&](int64_t i, int64_t n, int64_t seen) {
-        Product<T>{w.q + i * w.inner,        w.inner,   1,      w.k_turned, w.columns,
-                   w.scores + i * w.columns, w.columns, a.inner}
-            .template run<false>(n, padded<T>(seen));
-    });
+    rows.across({w.q, w.inner, 1, w.k_turned, a.inner * panel<T>, w.scores, w.wide}, 0, 0, rows.seen,
+                a.inner);
     for (int64_t i = 0; i < rows.count; ++i) {
         const int64_t row = rows.first + i;
         const uint8_t* const mask = a.masked ? head.mask.data + row * head.mask.row : nullptr;
-        w.sums[i] = powers(w.scores + i * w.columns, Rows<T>::sees(a, row), rows.wide, mask, head.mask_step);
+        w.sums[i] = greatest(w.scores + i * w.wide, rows.sees[i], mask, head.mask_step);
+        rows.fetch(a, head, row);
+    }
+    for (int64_t i = 0; i < rows.count; ++i) {
+        const T top = w.sums[i] == -T(__builtin_inf()) ? T(0) : w.sums[i];
+        const T sum = powers(w.scores + i * w.wide, top, rows.sees[i], rounded(rows.seen, panel<T>));
+        w.sums[i] = sum == 0 ? T(1) : 1 / sum;
     }
 }
 
 template <class T>
 inline void attend(const Attention<T>& a, const Head<T>* heads, int64_t count, T* memory) {
     const Workspace<T> w(a, memory);
-    turn_over(a.k, a.columns, a.inner, w.k_turned, w.columns);
-    pack(a.v, a.columns, a.outer, T(1), w.v, w.outer);
+    turn_panels(a.k, a.columns, a.inner, w.k_turned);
+    pack_panels(a.v, a.columns, a.outer, T(1), w.v, w.depth);
     for (const Head<T>* head = heads; head < heads + count; ++head)
         for (int64_t start = 0; start < a.rows; start += attention_rows) {
             const Rows<T> rows(a, start);
             weigh(a, *head, rows, w);
-            rows.strips(a, [&](int64_t i, int64_t n, int64_t seen) {
-                Product<T>{w.scores + i * w.columns, w.columns, 1,   w.v, w.outer,
-                           w.some + i * w.outer,     w.outer,   seen}
-                    .template run<false>(n, w.outer);
-            });
-            for (int64_t i = 0; i < rows.count; ++i) {
-                T* const out = head->result.data + (start + i) * head->result.row;
-                const T part = 1 / w.sums[i];
-                SPMDX_FOR (int64_t j = 0; j < a.outer; ++j) out[j] = w.some[i * w.outer + j] * part;
-            }
+            rows.template along<false>({w.scores, w.wide, 1, w.v, w.depth * panel<T>, w.some, w.outer}, 0, 0,
+                                       rows.seen, a.outer);
+            unpack(w.some, w.outer, rows.count, a.outer, w.sums, at_row(head->result, start));
         }
 }
 
-// The gradients with respect to q, into result, and k and v, added to k_slope and v_slope.
+// The gradients with respect to q, into result, and k and v, added to k_slope and v_slope. What a row's
+// powers are to be divided by goes into its g.
 template <class T>
 inline void attend_back(const Attention<T>& a, const Head<T>* heads, int64_t count, T* memory) {
     const Workspace<T> w(a, memory);
-    turn_over(a.k, a.columns, a.inner, w.k_turned, w.columns);
-    turn_over(a.v, a.columns, a.outer, w.v_turned, w.columns);
-    pack(a.k, a.columns, a.inner, a.scale, w.k, w.inner);
+    const bool columns = a.k_slope.data;
+    const int64_t wide = attention_columns + side;
+    turn_panels(a.k, a.columns, a.inner, w.k_turned);
+    turn_panels(a.v, a.columns, a.outer, w.v_turned);
+    pack_panels(a.k, a.columns, a.inner, a.scale, w.k, w.depth);
+    if (columns) clear(w.k_slope, w.depth * w.inner), clear(w.v_slope, w.depth * w.outer);
     for (const Head<T>* head = heads; head < heads + count; ++head)
         for (int64_t start = 0; start < a.rows; start += attention_rows) {
             const Rows<T> rows(a, start);
             weigh(a, *head, rows, w);
-            pack(at_row(head->g, start), rows.count, a.outer, T(1), w.g, w.outer);
-            rows.strips(a, [&](int64_t i, int64_t n, int64_t seen) {
-                Product<T>{w.g + i * w.outer,        w.outer,   1,      w.v_turned, w.columns,
-                           w.slopes + i * w.columns, w.columns, a.outer}
-                    .template run<false>(n, padded<T>(seen));
-            });
             for (int64_t i = 0; i < rows.count; ++i) {
-                const T* const out = head->out.data + (start + i) * head->out.row;
-                T along = 0;
-                for (int64_t j = 0; j < a.outer; ++j) along += w.g[i * w.outer + j] * out[j];
-                T *const p = w.scores + i * w.columns, *const s = w.slopes + i * w.columns;
-                const T part = 1 / w.sums[i];
-                const int64_t seen = padded<T>(Rows<T>::sees(a, start + i));
-                SPMDX_FOR (int64_t j = 0; j < seen; ++j) {
-                    p[j] *= part;
-                    s[j] = p[j] * (s[j] - along);
+                const Matrix<const T> g = at_row(head->g, start + i);
+                pack(g, 1, a.outer, w.sums[i], w.g + i * w.outer, w.outer);
+                pack(at_row(head->out, start + i), 1, a.outer, T(1), w.out, w.outer);
+                w.alongs[i] = dot(w.g + i * w.outer, w.out, w.outer);
+            }
+            if (columns && w.q != w.q_panels)
+                pack_panels<T>({w.q, w.inner}, rows.count, w.inner, T(1), w.q_panels, attention_rows);
+            if (columns && w.g != w.g_panels)
+                pack_panels<T>({w.g, w.outer}, rows.count, w.outer, T(1), w.g_panels, attention_rows);
+            clear(w.some, rows.count * w.inner);
+            int64_t blind = 0;  // rows at the start that see no column from here on
+            for (int64_t from = 0; from < rows.seen; from += attention_columns) {
+                const int64_t next = from + attention_columns, to = next < rows.seen ? next : rows.seen;
+                while (rows.sees[blind] <= from) ++blind;
+                T* const slopes = w.slopes + blind * wide;
+                rows.across({w.g + blind * w.outer, w.outer, 1, w.v_turned + from * a.outer,
+                             a.outer * panel<T>, slopes, wide},
+                            blind, from, to, a.outer);
+                for (int64_t i = blind; i < rows.count; ++i) {
+                    const T *const p = w.scores + i * w.wide + from, along = w.alongs[i];
+                    T* const s = w.slopes + i * wide;
+                    const int64_t own = (rows.sees[i] < to ? rows.sees[i] : to) - from;
+                    const int64_t end = own > 0 ? padded<T>(own) : 0;
+                    SPMDX_FOR (int64_t j = 0; j < end; ++j) s[j] = p[j] * (s[j] - along);
+                    for (int64_t j = end; j < to - from; j += lanes_of<T>) store(s + j, Vector<T>{});
                 }
-                for (int64_t j = seen; j < rows.wide; ++j) s[j] = 0;
+                if (head->result.data)
+                    rows.template along<true>({slopes, wide, 1, w.k + from * panel<T>, w.depth * panel<T>,
+                                               w.some + blind * w.inner, w.inner},
+                                              blind, from, to, a.inner);
+                if (!columns) continue;
+                rows.add_turned(w.slopes, wide, from, to, w.q_panels, a.inner,
+                                {w.k_slope, w.inner});  // the scale is in q
+                rows.add_turned(w.scores + from, w.wide, from, to, w.g_panels, a.outer, {w.v_slope, w.outer});
             }
-            if (head->result.data) {
-                rows.strips(a, [&](int64_t i, int64_t n, int64_t seen) {
-                    Product<T>{w.slopes + i * w.columns, w.columns, 1,   w.k, w.inner,
-                               w.some + i * w.inner,     w.inner,   seen}
-                        .template run<false>(n, w.inner);
-                });
-                for (int64_t i = 0; i < rows.count; ++i)
-                    SPMDX_FOR (int64_t j = 0; j < a.inner; ++j)
-                        head->result.data[(start + i) * head->result.row + j] = w.some[i * w.inner + j];
-            }
-            if (a.k_slope.data)  // w.q has the scale in it
-                rows.add_turned(a, w.slopes, w.columns, w.q, w.inner, a.k_slope);
-            if (a.v_slope.data) rows.add_turned(a, w.scores, w.columns, w.g, w.outer, a.v_slope);
+            if (head->result.data)
+                unpack<T>(w.some, w.inner, rows.count, a.inner, nullptr, at_row(head->result, start));
         }
+    if (!columns) return;
+    unpack<T>(w.k_slope, w.inner, a.columns, a.inner, nullptr, a.k_slope);
+    unpack<T>(w.v_slope, w.outer, a.columns, a.outer, nullptr, a.v_slope);
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 // Registers of several numbers, for the loops that compilers do not find good ones for: products of matrices.
-// CPU only. Unlike elsewhere results may differ between instruction sets in their last bits.
+// CPU only. Unlike elsewhere the baseline's results may differ in their last bits from those of instruction
+// sets that multiply and add at once, which are the same.
 #pragma once
 
 #include "portable.h"
@@ -20,10 +21,12 @@ struct Wide;
 template <>
 struct Wide<float> {
     typedef float Type __attribute__((vector_size(register_bytes)));
+    typedef uint32_t Bits __attribute__((vector_size(register_bytes)));
 };
 template <>
 struct Wide<double> {
     typedef double Type __attribute__((vector_size(register_bytes)));
+    typedef uint64_t Bits __attribute__((vector_size(register_bytes)));
 };
 template <class T>
 using Vector = typename Wide<T>::Type;
@@ -66,64 +69,93 @@ SPMDX_FN V multiply_add(V a, V b, V c) {
 }
 #endif
 
-// out (rows x width) = or += a b. Element (i, k) of `a` is a[i row + k step]; b and out are row-major, `wide`
-// and `out_wide` apart, and `width` is a whole number of registers, for which both have room.
-template <class T>
-struct Product {
-    const T* a;
-    int64_t row, step;
-    const T* b;
-    int64_t wide;
-    T* out;
-    int64_t out_wide;
-    int64_t depth;
-
-    template <int Rows, int Count, bool Add>
-    SPMDX_METHOD void tile(int64_t i, int64_t j) const {
-        constexpr int w = lanes_of<T>;
-        Vector<T> sum[Rows][Count];
-        SPMDX_UNROLL for (int r = 0; r < Rows; ++r) SPMDX_UNROLL for (int c = 0; c < Count; ++c) sum[r][c] =
-            Add ? load(out + (i + r) * out_wide + j + c * w) : Vector<T>{};
-        const T *left = a + i * row, *right = b + j;
-        for (int64_t k = 0; k < depth; ++k, left += step, right += wide) {
-            Vector<T> some[Count];
-            SPMDX_UNROLL for (int c = 0; c < Count; ++c) some[c] = load(right + c * w);
-            SPMDX_UNROLL for (int r = 0; r < Rows; ++r) {
-                const Vector<T> x = spread(left[r * row]);
-                SPMDX_UNROLL for (int c = 0; c < Count; ++c) sum[r][c] = multiply_add(x, some[c], sum[r][c]);
-            }
-        }
-        SPMDX_UNROLL for (int r = 0; r < Rows; ++r) SPMDX_UNROLL for (int c = 0; c < Count; ++c)
-            store(out + (i + r) * out_wide + j + c * w, sum[r][c]);
-    }
-
-    template <int Rows, bool Add>
-    void strip(int64_t i, int64_t width) const {
-        constexpr int w = lanes_of<T>;
-        int64_t j = 0;
-        for (; j + 2 * w <= width; j += 2 * w) tile<Rows, 2, Add>(i, j);
-        if (j < width) tile<Rows, 1, Add>(i, j);
-    }
-
-    template <bool Add>
-    void run(int64_t rows, int64_t width) const {
-        int64_t i = 0;
-        for (; i + 6 <= rows; i += 6) strip<6, Add>(i, width);
-        switch (rows - i) {
-            case 1: return strip<1, Add>(i, width);
-            case 2: return strip<2, Add>(i, width);
-            case 3: return strip<3, Add>(i, width);
-            case 4: return strip<4, Add>(i, width);
-            case 5: return strip<5, Add>(i, width);
-        }
-    }
-};
-
 // A number of elements as a whole number of registers.
 template <class T>
 SPMDX_FN int64_t padded(int64_t n) {
     constexpr int64_t w = lanes_of<T>;
     return (n + w - 1) / w * w;
+}
+
+SPMDX_FN int64_t rounded(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
+
+constexpr int64_t side = 16;  // sums and extremes of a row are taken by so many lanes, on every processor
+
+// A row's lanes: `side` of them, whatever the registers.
+template <class T>
+struct Sides {
+    static constexpr int w = lanes_of<T>, count = int(side) / w;
+    Vector<T> each[count];
+};
+
+// f of lanes j and j + n / 2, then of what that gives the same, down to one number.
+template <int n, class T, class F>
+SPMDX_FN T folded(const T* lanes, const F& f) {
+    if constexpr (n == 1) {
+        return lanes[0];
+    } else {
+        constexpr int half = n / 2;
+        T found[half];
+        if constexpr (half * sizeof(T) >= 16) {
+            typedef T Part __attribute__((vector_size(half * sizeof(T))));
+            Part a, b;
+            SPMDX_MEMCPY(&a, lanes, sizeof(a)), SPMDX_MEMCPY(&b, lanes + half, sizeof(b));
+            a = f(a, b);
+            SPMDX_MEMCPY(found, &a, sizeof(a));
+        } else {
+            SPMDX_UNROLL for (int j = 0; j < half; ++j) found[j] = f(lanes[j], lanes[j + half]);
+        }
+        return folded<half>(found, f);
+    }
+}
+template <class T, class F>
+SPMDX_FN T fold(Sides<T> sides, const F& f) {
+    SPMDX_UNROLL for (int n = sides.count / 2; n; n /= 2) SPMDX_UNROLL for (int c = 0; c < n; ++c)
+        sides.each[c] = f(sides.each[c], sides.each[c + n]);
+    T lanes[sides.w];
+    SPMDX_MEMCPY(lanes, sides.each, sizeof(lanes));
+    return folded<sides.w>(lanes, f);
+}
+
+// exp(x) for x <= 0 within 2 ulp; 0 where that is not a normal number, so that products do not slow down.
+// NaN stays.
+SPMDX_FN Vector<float> power(Vector<float> x) {
+    typedef Wide<float>::Bits Bits;
+    const Vector<float> least = spread(-86.6f), y = x < least ? least : x, magic = spread(0x1.8p23f);
+    const Vector<float> shifted = multiply_add(y, spread(0x1.715476p+0f), magic), k = shifted - magic;
+    const Vector<float> r =
+        multiply_add(k, spread(-0x1.0bfbe8p-15f), multiply_add(k, spread(-0x1.62ep-1f), y));
+    Vector<float> p = spread(0x1.a124f2p-13f);
+    p = multiply_add(p, r, spread(0x1.6d4324p-10f));
+    p = multiply_add(p, r, spread(0x1.1110ep-7f));
+    p = multiply_add(p, r, spread(0x1.5554eap-5f));
+    p = multiply_add(p, r, spread(0x1.555556p-3f));
+    p = multiply_add(p, r, spread(0.5f));
+    p = multiply_add(p, r, spread(1.0f));
+    p = multiply_add(p, r, spread(1.0f));
+    const Vector<float> value = p * (Vector<float>)(((Bits)shifted << 23) + 0x3F800000u);
+    return x < least ? Vector<float>{} : value;
+}
+SPMDX_FN Vector<double> power(Vector<double> x) {
+    typedef Wide<double>::Bits Bits;
+    const Vector<double> least = spread(-707.0), y = x < least ? least : x, magic = spread(0x1.8p52);
+    const Vector<double> shifted = multiply_add(y, spread(0x1.71547652b82fep+0), magic), k = shifted - magic;
+    const Vector<double> r =
+        multiply_add(k, spread(-0x1.9ef35793c7673p-41), multiply_add(k, spread(-0x1.62e42fefa2p-1), y));
+    Vector<double> p = spread(0x1.1f730349868cep-29);
+    p = multiply_add(p, r, spread(0x1.af4de97ca4194p-26));
+    p = multiply_add(p, r, spread(0x1.27e4db646b17ep-22));
+    p = multiply_add(p, r, spread(0x1.71de0231960ebp-19));
+    p = multiply_add(p, r, spread(0x1.a01a01a6d889cp-16));
+    p = multiply_add(p, r, spread(0x1.a01a01abe7fe1p-13));
+    p = multiply_add(p, r, spread(0x1.6c16c16c162d4p-10));
+    p = multiply_add(p, r, spread(0x1.11111111100dcp-7));
+    p = multiply_add(p, r, spread(0x1.5555555555556p-5));
+    p = multiply_add(p, r, spread(0x1.5555555555557p-3));
+    p = multiply_add(p, r, spread(0.5));
+    p = multiply_add(p, r, spread(1.0));
+    p = multiply_add(p, r, spread(1.0));
+    const Vector<double> value = p * (Vector<double>)(((Bits)shifted << 52) + 0x3FF0000000000000ull);
+    return x < least ? Vector<double>{} : value;
 }
 
 }  // namespace

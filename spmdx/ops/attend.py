@@ -65,10 +65,10 @@ def _rule(q: Any, k: Any, v: Any, mask: Any, scale: Any, offset: Any) -> str:
 
 
 def _heads_together(shape: tuple[int, ...], dtype: Any) -> Any:
-    """Zeros [..., few, group, t, e] that lie in memory as [..., t, few, group, e], which is what comes next wants."""
+    """Room for [..., few, group, t, e], in memory [..., t, few, group, e], which is what comes next wants."""
     shape = (1, *shape)
     lies = (*shape[:-4], shape[-2], *shape[-4:-2], shape[-1])
-    return np.moveaxis(np.zeros(lies, dtype), -4, -2)[0]
+    return np.moveaxis(np.empty(lies, dtype), -4, -2)[0]
 
 
 @op(_rule, arrays=5, bounds=True)
@@ -101,10 +101,11 @@ def _back(
 
 
 def _room(xp: Any, operands: tuple[Any, ...], sizes: tuple[int, ...]) -> Any:
-    """Zeros for a gradient: the operands' leading dimensions, then ``sizes``."""
+    """Room for a gradient, the operands' leading dimensions, then ``sizes``: zeros unless the kernel writes it all."""
     g, out, q, k, v, _, _ = operands
     batch = np.broadcast_shapes(*(x.shape[:-3] for x in (g, out, q)), *(x.shape[:-2] for x in (k, v)))
-    return xp.zeros((*batch, *sizes), computed(xp, q, k, v))
+    make = xp.empty if xp is np and q.size else xp.zeros
+    return make((*batch, *sizes), computed(xp, q, k, v))
 
 
 def _rows_rule(g: Any, out: Any, q: Any, k: Any, v: Any, mask: Any, scale: Any, offset: Any) -> str:

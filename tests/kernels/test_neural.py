@@ -316,9 +316,12 @@ def test_attention(sizes: tuple[int, ...], way: str, dtype: Any) -> None:
         return [out, dq, dk, dv]
 
     want = attention(*(x.astype(np.float64) for x in (q, k, v, g)), limits, mask, 0.3)
-    for found in on_every_set(run):
+    every = on_every_set(run)
+    for found in every:
         for a, b in zip(found, want):
             close(a, b, 30 * BOUND[dtype])
+    fused = [[a.tobytes() for a in found] for name, found in zip(SETS, every) if name != "baseline"]
+    assert fused == fused[:1] * len(fused)  # exact: sets that multiply and add at once
 
 
 def test_attention_of_arrays_that_lie_otherwise() -> None:
