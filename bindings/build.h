@@ -25,6 +25,8 @@ struct Neural {
     void (*sum_rows)(T* sum, const T* x, int64_t n, uint64_t begin, uint64_t end);
     void (*bias_gelu)(const Biased<T>&, uint64_t begin, uint64_t end);
     void (*bias_gelu_back)(const Biased<T>&, T* sum, uint64_t begin, uint64_t end);
+    void (*rotate)(const Rotation<T>&, uint64_t begin, uint64_t end);
+    void (*add_to_rows)(T* out, const T* x, const T* bias, int64_t n, uint64_t begin, uint64_t end);
     void (*adam)(const Adam<T>&, const AdamNumbers&, uint64_t begin, uint64_t end);
 };
 
@@ -67,10 +69,9 @@ void sincos_all(const Angle* in, T* out, uint64_t count) {
 
 template <class T>
 constexpr Neural<T> make_neural() {
-    return {norm_rows<T>,      norm_rows_back<T>,      attend<T>,
-            attend_back<T>,    sum_exp_rows<T>,        scores_back_rows<T>,
-            add_rows<T>,       Workspace<T>::need,     sum_rows<T>,
-            bias_gelu_rows<T>, bias_gelu_rows_back<T>, adam<T>};
+    return {norm_rows<T>,           norm_rows_back<T>, attend<T>,          attend_back<T>, sum_exp_rows<T>,
+            scores_back_rows<T>,    add_rows<T>,       Workspace<T>::need, sum_rows<T>,    bias_gelu_rows<T>,
+            bias_gelu_rows_back<T>, rotate_rows<T>,    add_to_rows<T>,     adam<T>};
 }
 
 constexpr Build make_build(const char* name) {

@@ -23,6 +23,8 @@ struct Signature {
 const std::map<std::string, Signature> activations{
     {"gelu", {Activation::gelu, 1, 0}},
     {"gelu_back", {Activation::gelu_back, 2, 0}},
+    {"gelu_erf", {Activation::gelu_erf, 1, 0}},
+    {"gelu_erf_back", {Activation::gelu_erf_back, 2, 0}},
     {"silu", {Activation::silu, 1, 0}},
     {"silu_back", {Activation::silu_back, 2, 0}},
     {"swiglu", {Activation::swiglu, 2, 0}},

@@ -1,4 +1,4 @@
-// Python's norms, sums over rows, biases with activations, and Adam: arrays checked, the GIL released, the
+// Python's norms, sums over rows, biases, rotations and Adam: arrays checked, the GIL released, the
 // work split over threads.
 #include "bindings/training.h"
 
@@ -148,6 +148,46 @@ void run_bias_gelu(Maybe out, const py::array& x, const Maybe& bias, const Maybe
     (wide ? run_bias_gelu_as<double> : run_bias_gelu_as<float>)(out, x, bias, g, sum);
 }
 
+template <class T>
+void run_add_to_rows_as(Maybe& out, const py::array& x, const Maybe& bias) {
+    T* const to = room_of<T>(out);
+    const T *const from = data_of<T>(x), *const row = data_of<T>(bias);
+    const Neural<T>& use = neural<T>();
+    const Size size = size_of(x);
+    py::gil_scoped_release release;
+    parallel(size.rows, 4 * grain(size.n),
+             [&](uint64_t begin, uint64_t end) { use.add_to_rows(to, from, row, size.n, begin, end); });
+}
+void run_add_to_rows(Maybe out, const py::array& x, const Maybe& bias) {
+    need(out && bias, "an operand is missing");
+    (check_rows(x, {&out}, {&bias}) ? run_add_to_rows_as<double> : run_add_to_rows_as<float>)(out, x, bias);
+}
+
+template <class T>
+void run_rotation_as(Maybe& out, const py::array& x, const py::array& cos, const py::array& sin,
+                     bool neighbours) {
+    const py::ssize_t last = x.ndim() - 1;
+    const int64_t heads = x.shape(last - 1), half = x.shape(last) / 2,
+                  angles = cos.size() / std::max<int64_t>(1, half);
+    const Rotation<T> by{heads,           half,           angles, neighbours, data_of<T>(x), data_of<T>(cos),
+                         data_of<T>(sin), room_of<T>(out)};
+    const Neural<T>& use = neural<T>();
+    const Size size = size_of(x);
+    py::gil_scoped_release release;
+    parallel(size.rows, grain(size.n), [&](uint64_t begin, uint64_t end) { use.rotate(by, begin, end); });
+}
+void run_rotation(Maybe out, const py::array& x, const py::array& cos, const py::array& sin,
+                  bool neighbours) {
+    need(bool(out), "no output");
+    const bool wide = check_rows(x, {&out}, {});
+    need(is_wide(x, {cos, sin}) == wide && is_contiguous(cos) && is_contiguous(sin),
+         "expected C-contiguous angles");
+    need(x.ndim() > 2 && cos.ndim() > 1 && cos.size() == sin.size() && x.shape(x.ndim() - 1) % 2 == 0 &&
+             cos.shape(cos.ndim() - 1) == x.shape(x.ndim() - 1) / 2 && (cos.size() || !x.size()),
+         "an angle for every pair, and rows in heads");
+    if (x.size()) (wide ? run_rotation_as<double> : run_rotation_as<float>)(out, x, cos, sin, neighbours);
+}
+
 // Adam, over all parameters at once. What it writes is not read soon: of large models it goes past the
 // caches.
 template <class T, bool past_caches>
@@ -221,6 +261,11 @@ void bind_training(py::module_& m) {
           "The sum over all dimensions but the last.");
     m.def("bias_gelu", &run_bias_gelu, py::arg("out"), py::arg("x"), py::arg("bias"), py::arg("g"),
           py::arg("sum"), "GELU of x + bias; with g the gradient with respect to x, and its sum over rows.");
+    m.def("add_to_rows", &run_add_to_rows, py::arg("out"), py::arg("x"), py::arg("bias"),
+          "out = x + bias, the same for every row.");
+    m.def("rotate", &run_rotation, py::arg("out"), py::arg("x"), py::arg("cos"), py::arg("sin"),
+          py::arg("neighbours"),
+          "Pairs along the last dimension of x [..., t, heads, d] turned by angles [..., t, d / 2].");
     m.def("adam", &run_adam, py::arg("parameters"), py::arg("numbers"),
           "A step of Adam for parameters (g, m, v, the next m and v, the update, and p where it decays).");
 }

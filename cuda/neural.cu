@@ -250,6 +250,8 @@ struct Given {
     }
 SPMDX_EACH(each_gelu, gelu(x))
 SPMDX_EACH(each_gelu_back, x* gelu_slope(y))
+SPMDX_EACH(each_gelu_erf, gelu_erf(x))
+SPMDX_EACH(each_gelu_erf_back, x* gelu_erf_slope(y))
 SPMDX_EACH(each_silu, silu(x))
 SPMDX_EACH(each_silu_back, x* silu_slope(y))
 SPMDX_EACH(each_swiglu, silu(x) * y)

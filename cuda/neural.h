@@ -11,6 +11,8 @@ namespace spmdx {
 enum class Activation {
     gelu,
     gelu_back,
+    gelu_erf,
+    gelu_erf_back,
     silu,
     silu_back,
     swiglu,
@@ -60,6 +62,8 @@ inline void activate_as(Activation which, void* out, const void* const* in, cons
     switch (which) {
         case Activation::gelu: return run([](T x, T, T) { return gelu(x); });
         case Activation::gelu_back: return run([](T g, T x, T) { return g * gelu_slope(x); });
+        case Activation::gelu_erf: return run([](T x, T, T) { return gelu_erf(x); });
+        case Activation::gelu_erf_back: return run([](T g, T x, T) { return g * gelu_erf_slope(x); });
         case Activation::silu: return run([](T x, T, T) { return silu(x); });
         case Activation::silu_back: return run([](T g, T x, T) { return g * silu_slope(x); });
         case Activation::swiglu: return run([](T gate, T x, T) { return silu(gate) * x; });

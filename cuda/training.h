@@ -18,6 +18,16 @@ struct Biased {
     T* out;
 };
 
+// Rows of `heads` for each of several positions, whose pairs of elements (the two halves, or neighbours) are
+// turned by the angles of the position: of `angles` rows of them, over and over.
+template <class T>
+struct Rotation {
+    int64_t heads, half, angles;
+    bool neighbours;
+    const T *x, *cos, *sin;
+    T* out;
+};
+
 // One parameter: its gradient, the running means, itself (null: it does not decay); and what they become.
 template <class T>
 struct Adam {
@@ -64,6 +74,36 @@ inline void bias_gelu_rows_back(const Biased<T>& rows, T* sum, uint64_t begin, u
         SPMDX_FOR (int64_t i = 0; i < n; ++i) out[i] = g[i] * gelu_slope(x[i] + bias[i]);
         if (sum) add_row(sum, out, n, row == begin);
     }
+}
+
+template <class T>
+inline void rotate_rows(const Rotation<T>& by, uint64_t begin, uint64_t end) {
+    const int64_t half = by.half;
+    for (uint64_t row = begin; row < end; ++row) {
+        const int64_t angle = int64_t(row) / by.heads % by.angles;
+        const T *const c = by.cos + angle * half, *const s = by.sin + angle * half;
+        const T* const x = by.x + row * uint64_t(2 * half);
+        T* const out = by.out + row * uint64_t(2 * half);
+        if (by.neighbours)
+            SPMDX_FOR (int64_t i = 0; i < half; ++i) {
+                const T a = x[2 * i], b = x[2 * i + 1];
+                out[2 * i] = a * c[i] - b * s[i];
+                out[2 * i + 1] = b * c[i] + a * s[i];
+            }
+        else
+            SPMDX_FOR (int64_t i = 0; i < half; ++i) {
+                const T a = x[i], b = x[half + i];
+                out[i] = a * c[i] - b * s[i];
+                out[half + i] = b * c[i] + a * s[i];
+            }
+    }
+}
+
+template <class T>
+inline void add_to_rows(T* out, const T* x, const T* bias, int64_t n, uint64_t begin, uint64_t end) {
+    for (uint64_t row = begin; row < end; ++row)
+        SPMDX_FOR (int64_t i = 0; i < n; ++i)
+            out[row * uint64_t(n) + uint64_t(i)] = x[row * uint64_t(n) + uint64_t(i)] + bias[i];
 }
 
 // The steps of Activation::mix, mix_square and adamw_step, one after another.

@@ -23,6 +23,7 @@ from spmdx.spec import Interval, Spec, make, place
 if TYPE_CHECKING:
     from spmdx.op import Operation
 
+LARGE = 2**18  # elements of a result that several threads are worth waking for
 SCALARS = (bool, int, float, complex)
 
 
@@ -169,7 +170,8 @@ def _runner(
             asked = (Bounds(inputs, outs, coordinate),)
         if mesh.device == "cuda":
             return partial(memory.on_gpu(operation.name, lambda xp: body_of(operation, asked, dtypes, static, xp)))
-        return body_of(operation, asked, dtypes, static)
+        run = body_of(operation, asked, dtypes, static)
+        return partial(operation.large, run) if operation.large and np.prod(output.shape) >= LARGE else run
 
     if mesh.device == "sim":
         return _for_all(mesh, at)

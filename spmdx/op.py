@@ -41,10 +41,11 @@ class Operation:
         fast: Callable[..., Any] | None,
         prepare: Callable[..., Mapping[str, Any]] | None,
         note: str,
+        large: Callable[..., Any] | None = None,
     ) -> None:
         self.name = body.__name__.strip("_")
         self.body, self.rule, self.traits, self.bounds = body, rule, traits, bounds
-        self.arrays, self.fast, self.prepare, self.note = arrays, fast, prepare, note
+        self.arrays, self.fast, self.prepare, self.note, self.large = arrays, fast, prepare, note, large
         self.gradients: tuple[Callable[..., Any], ...] | None = None
         self.gradient_of_each: Callable[..., Any] | None = None
         self.differentiable = False  # until a gradient rule is registered
@@ -127,6 +128,7 @@ def op(
     fast: Callable[..., Any] | None = None,
     prepare: Callable[..., Mapping[str, Any]] | None = None,
     note: str = "",
+    large: Callable[..., Any] | None = None,
 ) -> Callable[[Callable[..., Any]], Any]:
     """Register an operation: the decorated body computes on blocks, ``body(xp, *blocks, **static)``.
 
@@ -142,6 +144,7 @@ def op(
             function of the blocks alone, or None.
         prepare: ``prepare(*shapes, **static)`` checks the static arguments and returns them in canonical form.
         note: for the table of operations: what the rule costs today.
+        large: ``large(run, *blocks)`` is what runs in place of ``run(*blocks)`` where results are large.
     """
 
     def register(body: Callable[..., Any]) -> Any:
@@ -152,7 +155,7 @@ def op(
             groups = tuple((i,) for i in range(count or 0))
         elif linear == "together":
             groups = (tuple(range(count or 0)),)  # no numbers: every operand, however many
-        operation = Operation(body, rule, Traits(groups, reduce, monotone), count, bounds, fast, prepare, note)
+        operation = Operation(body, rule, Traits(groups, reduce, monotone), count, bounds, fast, prepare, note, large)
         if not operation.name.isidentifier():
             raise RuleError(
                 f"an operation is called by its name; {body.__name__!r} is none.", "def my_operation(xp, x): ..."
@@ -202,16 +205,6 @@ def _caller(operation: Operation) -> Any:
 def _compiled(source: str) -> Any:
     """Operations with the same parameters have the same source: most are compiled once."""
     return compile(source, "<spmdx operation>", "exec")
-
-
-def seen(function: Any, *args: Any) -> Any:
-    """The spec of a call's result, if the call was seen before and moves nothing: then several calls may be made in one
-    pass over their blocks. None if not. ``args`` are arrays or specs in their stead, and all static arguments."""
-    operation: Operation = function.op
-    count, known = operation.arrays or 0, (Array,) if context.get().depth else (Array, Watched)
-    key = tuple([x.spec if type(x) in known else x if type(x) is Spec else type(x) for x in args[:count]])
-    found = operation.memo.get(key[0] if len(args) == 1 else key + args[count:])
-    return None if found is None else found[1]
 
 
 def _signature(parameters: list[inspect.Parameter]) -> str:

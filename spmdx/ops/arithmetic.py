@@ -5,6 +5,7 @@ Gradients of complex functions follow JAX: the cotangent is multiplied by the de
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,21 @@ from spmdx.tape import recording
 # Sums and products
 
 
-@pointwise(linear="together")
+def _on_threads(name: str, run: Any, x: Any, y: Any) -> Any:
+    """A large sum or product on all threads: of blocks that lie alike, or of rows and the same vector for each."""
+    alike = type(x) is type(y) is np.ndarray and x.dtype == y.dtype and x.dtype.char in "fd"
+    if not alike or kernels.threads() < 2 or not (x.flags.c_contiguous and y.flags.c_contiguous):
+        return run(x, y)
+    if x.shape == y.shape:
+        return kernels.reduce_ordered([x, y], name, np.empty_like(x))
+    if name == "sum" and 0 < y.ndim < x.ndim and x.shape[x.ndim - y.ndim :] == y.shape and x.size:
+        out = np.empty_like(x)
+        kernels.HOST.build.add_to_rows(out.reshape(-1, y.size), x.reshape(-1, y.size), y.reshape(-1))
+        return out
+    return run(x, y)
+
+
+@pointwise(linear="together", large=partial(_on_threads, "sum"))
 def add(xp: Any, x: Any, y: Any) -> Any:
     """x + y."""
     return xp.add(x, y)
@@ -34,7 +49,7 @@ def subtract(xp: Any, x: Any, y: Any) -> Any:
     return xp.subtract(x, y)
 
 
-@pointwise(linear="each")
+@pointwise(linear="each", large=partial(_on_threads, "prod"))
 def multiply(xp: Any, x: Any, y: Any) -> Any:
     """x * y."""
     return xp.multiply(x, y)

@@ -182,8 +182,8 @@ _gradient_beside.vjp(lambda g, out, x: _beside(g))
 @op("... t h [d], ... t [e], ... t [e] -> ... t h [d]", linear=((0,),))
 def _rotate(xp: Any, x: Any, cos: Any, sin: Any, neighbours: bool) -> Any:
     """Pairs of elements along the last dimension turned by angles: the two halves, or neighbours."""
-    if xp is not np and _fits(x, cos, sin):
-        return _rotate_on_gpu(xp, x, cos, sin, neighbours)
+    if _fits(x, cos, sin):
+        return _rotated(xp, x, cos, sin, neighbours)
     y = wide(xp, x)
     c, s = (a[..., None, :].astype(y.dtype, copy=False) for a in (cos, sin))
     half = y.shape[-1] // 2
@@ -203,11 +203,13 @@ def _fits(x: Any, cos: Any, sin: Any) -> bool:
     return bool(own == sin.shape and own[:-1] == lead[len(lead) - len(own) + 1 :] and 2 * own[-1] == x.shape[-1])
 
 
-def _rotate_on_gpu(xp: Any, x: Any, cos: Any, sin: Any, neighbours: bool) -> Any:
-    computed, out = np.float64 if x.dtype.itemsize == 8 else np.float32, xp.empty(x.shape, x.dtype)
+def _rotated(xp: Any, x: Any, cos: Any, sin: Any, neighbours: bool) -> Any:
+    y = wide(xp, x) if xp is np else x  # a GPU widens in its kernels
+    computed, out = np.float64 if y.dtype.itemsize == 8 else np.float32, xp.empty(y.shape, y.dtype)
     c, s = (xp.ascontiguousarray(a, computed) for a in (cos, sin))
-    kernels.of(xp).build.rotate(out, xp.ascontiguousarray(x), c, s, neighbours)
-    return out
+    if x.size:
+        kernels.of(xp).build.rotate(out, xp.ascontiguousarray(y), c, s, neighbours)
+    return out.astype(x.dtype, copy=False)
 
 
 _rotate.vjp(

@@ -6,8 +6,6 @@ Where a gradient is itself recorded (for a gradient of it), the same is written 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from functools import wraps
 from typing import Any
 
 import numpy as np
@@ -20,14 +18,13 @@ from spmdx.ops import elementwise as e
 from spmdx.ops.fit import fit
 from spmdx.ops.place import moved_arrays
 from spmdx.ops.pointwise import FLOATS, pointwise
-from spmdx.ops.special import erf, erf_block
+from spmdx.ops.special import erf
 from spmdx.plan import plan
 from spmdx.runtime import kernels, memory
 from spmdx.tape import recording
 
 ROOT_2 = math.sqrt(2.0)
 TANH_SCALE, TANH_CUBIC = math.sqrt(2.0 / math.pi), 0.044715
-PIECE = 1 << 14  # elements of a piece: a few of them fit in the cache of a core
 DENSITY = 1.0 / math.sqrt(2.0 * math.pi)
 
 
@@ -49,34 +46,6 @@ def wide(xp: Any, x: Any) -> Any:
     """An array to compute with: float16 and bfloat16 in float32."""
     x = xp.asarray(x)
     return x.astype(np.float32) if x.dtype in NARROW else x
-
-
-def _like(xp: Any, out: Any, *operands: Any) -> Any:
-    """A result in the dtype that the operands have together."""
-    return xp.asarray(out).astype(dtypes.promoted(*(xp.asarray(x).dtype for x in operands)), copy=False)
-
-
-def in_pieces(body: Callable[..., Any]) -> Callable[..., Any]:
-    """An elementwise body of many steps, run on pieces of its operands that stay in the cache from step to step."""
-
-    @wraps(body)
-    def run(xp: Any, *blocks: Any) -> Any:
-        if xp is not np:
-            return body(xp, *blocks)
-        arrays = [b for b in blocks if xp.ndim(b)]
-        n = arrays[0].size if arrays else 0
-        if n <= 2 * PIECE or any(a.shape != arrays[0].shape for a in arrays):
-            return body(xp, *blocks)
-        flat = [xp.ascontiguousarray(b).reshape(-1) if xp.ndim(b) else b for b in blocks]
-        out: Any = None
-        for start in range(0, n, PIECE):
-            part = slice(start, start + PIECE)
-            done = body(xp, *(b[part] if xp.ndim(b) else b for b in flat))
-            out = xp.empty(n, done.dtype) if out is None else out
-            out[part] = done
-        return out.reshape(arrays[0].shape)
-
-    return run
 
 
 # GELU (Hendrycks and Gimpel, 2016), in the form with erf and in the one with tanh
@@ -106,20 +75,15 @@ def _gelu_tanh_back(xp: Any, g: Any, x: Any) -> Any:
 
 
 @pointwise(FLOATS, ufunc=None)
-@in_pieces
 def _gelu_erf(xp: Any, x: Any) -> Any:
     """x / 2 (1 + erf(x / sqrt(2)))"""
-    y = wide(xp, x)
-    return _like(xp, y * (0.5 + 0.5 * erf_block(xp, y / ROOT_2)).astype(y.dtype), x)
+    return activate(xp, "gelu_erf", x)
 
 
 @pointwise(FLOATS, ufunc=None, linear=((0,),))
-@in_pieces
 def _gelu_erf_back(xp: Any, g: Any, x: Any) -> Any:
     """g times the slope of _gelu_erf."""
-    y = wide(xp, x)
-    slope = (0.5 + 0.5 * erf_block(xp, y / ROOT_2)).astype(y.dtype) + y * (xp.exp(-0.5 * y * y) * DENSITY)
-    return _like(xp, slope * g, g, x)
+    return activate(xp, "gelu_erf_back", g, x)
 
 
 @_gelu_tanh.vjp  # type: ignore[untyped-decorator]  # vjp returns what it is given

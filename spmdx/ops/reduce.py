@@ -88,7 +88,7 @@ def _sum_rows(reduce: Any, dims: Any, count: int, x: Any) -> Any:
     if n < LEAST_ROW or x.size <= 64 * n or not x.flags.c_contiguous:
         return reduce(x, dims)
     out = np.empty(x.shape[count:], x.dtype)
-    kernels.sum_rows(out.reshape(-1), x.reshape(-1, n))
+    kernels.HOST.build.sum_rows(out.reshape(-1), x.reshape(-1, n))
     return out
 
 

@@ -11,20 +11,32 @@ from typing import Any
 
 import numpy as np
 
+from spmdx import context
 from spmdx.array import Array
-from spmdx.op import seen
 from spmdx.ops.fit import fit
 from spmdx.ops.neural import _bias_gelu_back, _norm_back, _norm_scale_back
 from spmdx.ops.reduce import LEAST_ROW, SUMMED, sum
 from spmdx.ops.update import _adam_step, _mix, _mix_square
-from spmdx.runtime import kernels
+from spmdx.runtime.kernels import HOST
+from spmdx.spec import Spec
+from spmdx.tape import Watched
+
+
+def seen(function: Any, *args: Any) -> Any:
+    """The spec of a call's result, if the call was seen before and moves nothing: then several calls may be made in one
+    pass over their blocks. None if not. ``args`` are arrays or specs in their stead, and all static arguments."""
+    operation = function.op
+    count, known = operation.arrays or 0, (Array,) if context.get().depth else (Array, Watched)
+    key = tuple([x.spec if type(x) in known else x if type(x) is Spec else type(x) for x in args[:count]])
+    found = operation.memo.get(key[0] if len(args) == 1 else key + args[count:])
+    return None if found is None else found[1]
 
 
 def _plain(*arrays: Any) -> Any:
     """The blocks of arrays, if they are C-contiguous in memory of the host, of one dtype, that kernels know."""
     blocks = [x._block for x in arrays]
     for block in blocks:
-        if type(block) is not np.ndarray or block.dtype is not blocks[0].dtype or not block.flags.c_contiguous:
+        if type(block) is not np.ndarray or block.dtype != blocks[0].dtype or not block.flags.c_contiguous:
             return None
     return blocks if blocks[0].dtype in SUMMED else None
 
@@ -47,7 +59,7 @@ def norm_gradients(
         made = [np.empty_like(blocks[1]), *(np.empty(x.shape[-1], blocks[0].dtype) for _ in specs[1:])]
         outs = iter(made[1:])
         to_scale, to_bias = (None if a is None else next(outs) for a in (scale, bias))
-        kernels.norm_back(made[0], to_scale, to_bias, blocks[1], *(blocks[2:] or (None,)), blocks[0], eps, centered)
+        HOST.build.norm_back(made[0], to_scale, to_bias, blocks[1], *(blocks[2:] or (None,)), blocks[0], eps, centered)
         found = [Array(block, spec) for block, spec in zip(made, specs)]
     rest = iter(found[1:])
     to_scale, to_bias = (None if a is None else next(rest).astype(a.dtype) for a in (scale, bias))
@@ -62,7 +74,7 @@ def bias_gelu_gradients(g: Array, x: Array, bias: Array) -> tuple[Array, Array]:
         blocks = None if total is None or total.shape[0] < LEAST_ROW else _plain(g, x, bias)
         if blocks is not None and blocks[0].shape == blocks[1].shape and blocks[0].size:
             out, to_bias = np.empty_like(blocks[1]), np.empty_like(blocks[2])
-            kernels.bias_gelu(out, blocks[1], blocks[2], blocks[0], to_bias)
+            HOST.build.bias_gelu(out, blocks[1], blocks[2], blocks[0], to_bias)
             return Array(out, slope), Array(to_bias, total)
     back = _bias_gelu_back(g, x, bias)
     return fit(back, x), fit(back, bias)
@@ -94,7 +106,7 @@ def adam(
         decays = arrays[3:] if values[-1] else []
         passes.setdefault((arrays[0].dtype, values), []).append([*arrays[:3], *outs, *decays])
     for (_, values), some in passes.items():
-        kernels.adam(some, (b1, 1 - b1, b2, 1 - b2, *values))
+        HOST.build.adam(some, (b1, 1 - b1, b2, 1 - b2, *values))
     return found
 
 

@@ -205,15 +205,12 @@ class Launcher:
             given: Any = (F64(eps), I32(centered), x, scale, g, out)
             self.rows("norm_back", x, (scale, g, out), lambda n, rows: (I64(n), I64(rows), *given), True)
         if to_scale is not None:
-            self._sum_rows(to_scale, x, g, (F64(eps), I32(centered)))
+            self.sum_rows(to_scale, x, g, (F64(eps), I32(centered)))
         if to_bias is not None:
             self.sum_rows(to_bias, g)
 
-    def sum_rows(self, out: Any, x: Any) -> None:
-        """The sum over all dimensions but the last."""
-        self._sum_rows(out, x, x, None)
-
-    def _sum_rows(self, out: Any, x: Any, g: Any, norm: Any) -> None:
+    def sum_rows(self, out: Any, x: Any, g: Any = None, norm: Any = None) -> None:
+        """The sum over all dimensions but the last; of g times x as the norm makes it, where these are given."""
         n, module = x.shape[-1], f"neural-{TYPES[x.dtype]}"
         rows, columns = x.size // max(1, n), -(-n // 32)
         wide = np.dtype(F64) if x.dtype.itemsize == 8 else np.dtype(F32)
@@ -224,7 +221,7 @@ class Launcher:
         chunks = max(1, min(-(-rows // 64), -(-8 * self.device.multiprocessors // columns), 65535))
         chunk = -(-rows // chunks)
         parts = self.cupy.empty(chunks * n, wide)
-        args = (I64(n), I64(rows), I64(chunk), x, g, moments, parts)
+        args = (I64(n), I64(rows), I64(chunk), x, x if g is None else g, moments, parts)
         self.kernel(module, "norm_scale_back")((columns, chunks), (32, 8), args)
         self.flat(module, "norm_sum_parts", n, (I64(n), I64(chunks), parts, out))
 

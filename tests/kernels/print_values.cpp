@@ -201,7 +201,8 @@ void print_neural(const Build& build, const Printer& print, const Neural<T>& neu
             neural.norm(norm, 0, rows);
             print("norm", out.data(), rows * uint64_t(width),
                   {double(width), double(centered), double(wide)});
-            std::vector<T> to_scale(uint64_t(width)), to_bias(uint64_t(width));
+            const auto n = uint64_t(width);
+            std::vector<T> to_scale(n), to_bias(n);
             neural.norm_back(norm, to_scale.data(), to_bias.data(), 0, rows);
             print("norm_back", out.data(), rows * uint64_t(width),
                   {double(width), double(centered), double(wide)});
@@ -214,12 +215,17 @@ void print_neural(const Build& build, const Printer& print, const Neural<T>& neu
             neural.bias_gelu_back(biased, to_bias.data(), 0, rows);
             print("bias_gelu_back", out.data(), rows * uint64_t(width), {double(width), double(wide)});
         }
+    for (const bool neighbours : {false, true}) {
+        const Rotation<T> by{3, 7, 5, neighbours, x.data(), y.data(), z.data(), out.data()};
+        neural.rotate(by, 0, count / 14);
+        print("rotate", out.data(), count / 14 * 14, {double(neighbours), double(wide)});
+    }
     std::vector<T> mean(count), square(count);
     for (const T* p : {static_cast<const T*>(nullptr), x.data()}) {
         neural.adam({x.data(), z.data(), y.data(), p, mean.data(), square.data(), out.data()},
                     {0.9, 0.1, 0.999, 0.001, 0.3, 0.5, 1e-8, 0.01}, 0, count);
-        for (const T* each : {mean.data(), square.data(), static_cast<const T*>(out.data())})
-            print("adam", each, count, {double(wide), double(p != nullptr)});
+        for (const std::vector<T>* each : {&mean, &square, &out})
+            print("adam", each->data(), count, {double(wide), double(p != nullptr)});
     }
 }
 

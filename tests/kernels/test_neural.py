@@ -6,6 +6,7 @@ Exact: any number of threads; for activations and norms any instruction set. Clo
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import erfc
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ import pytest
 
 from spmdx.runtime import kernels
 
-SETS = kernels.instruction_sets()
+SETS, BUILD = kernels.instruction_sets(), kernels.HOST.build
 BOUND = {np.float32: 2e-6, np.float64: 4e-15}  # of the greatest value
 RANDOM = np.random.default_rng(5)
 
@@ -44,6 +45,11 @@ def gelu_slope(x: Any) -> Any:
     return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * np.sqrt(2 / np.pi) * (1 + 3 * 0.044715 * x * x)
 
 
+def below(x: Any) -> Any:
+    """The standard normal distribution function."""
+    return 0.5 * np.vectorize(erfc, otypes=[float])(-x / np.sqrt(2))
+
+
 def sigmoid(x: Any) -> Any:
     return 1 / (1 + np.exp(-x))
 
@@ -55,6 +61,8 @@ def silu_slope(x: Any) -> Any:
 ACTIVATIONS: dict[str, Callable[..., Any]] = {
     "gelu": lambda x: 0.5 * x * (1 + inner(x)),
     "gelu_back": lambda g, x: g * gelu_slope(x),
+    "gelu_erf": lambda x: x * below(x),
+    "gelu_erf_back": lambda g, x: g * (below(x) + x * np.exp(-x * x / 2) / np.sqrt(2 * np.pi)),
     "silu": lambda x: x * sigmoid(x),
     "silu_back": lambda g, x: g * silu_slope(x),
     "swiglu": lambda gate, x: gate * sigmoid(gate) * x,
@@ -78,12 +86,28 @@ def test_activation(name: str, dtype: Any) -> None:
 
 
 def test_activations_at_the_ends() -> None:
-    """Close to 1e-20: far out they are the identity or 0, and their slopes 1 or 0; nothing is NaN."""
+    """Close to 1e-20: far out they are the identity or 0, and their slopes 1 or 0; nothing is NaN but of NaN."""
     x = np.array([-3e4, -200, 200, 3e4], np.float32)
-    for name, want in (("gelu", x * (x > 0)), ("silu", x * (x > 0)), ("gelu_back", x > 0), ("silu_back", x > 0)):
-        out = np.empty(4, np.float32)
-        kernels.activate(out, name, [np.ones(4, np.float32), x] if "back" in name else [x])
-        np.testing.assert_allclose(out, want, atol=1e-20)
+    for name, far in (("gelu", False), ("silu", False), ("gelu_erf", True)):
+        for back in (False, True):
+            given = np.array([*x, *([-np.inf, np.inf] if far and back else [])], np.float32)
+            for dtype in BOUND:
+                given, out = given.astype(dtype), np.empty(given.size, dtype)
+                kernels.activate(out, name + back * "_back", [np.ones_like(given), given] if back else [given])
+                np.testing.assert_allclose(out, given > 0 if back else np.where(given > 0, given, 0), atol=1e-20)
+                odd = np.full(2, np.nan, dtype)
+                kernels.activate(odd, name + back * "_back", [np.ones_like(odd), odd] if back else [odd])
+                assert np.isnan(odd).all()
+
+
+@pytest.mark.parametrize("dtype", BOUND)
+def test_gelu_with_erf_in_the_tail(dtype: Any) -> None:
+    """Close, relative to the value: 2e-6 and 1e-13, down to where float32 ends."""
+    x = np.linspace(-12.5, -1, 2001).astype(dtype)
+    out = np.empty_like(x)
+    kernels.activate(out, "gelu_erf", [x])
+    want = x.astype(float) * below(x.astype(float))
+    assert np.abs(out / want - 1).max() <= (2e-6 if dtype is np.float32 else 1e-13)
 
 
 @pytest.mark.parametrize("dtype", BOUND)
@@ -123,7 +147,7 @@ def test_adam(sizes: tuple[int, ...], dtype: Any) -> None:
     def run() -> list[Any]:
         outs = [[np.empty_like(g) for _ in range(3)] for g, *_ in draws]
         given = [[*a[:3], *out, *(a[3:] if i % 2 else [])] for i, (a, out) in enumerate(zip(draws, outs))]
-        kernels.adam(given, (b1, 1 - b1, b2, 1 - b2, rate, root, eps, decay))
+        BUILD.adam(given, (b1, 1 - b1, b2, 1 - b2, rate, root, eps, decay))
         return [a for out in outs for a in out]
 
     for outs in on_every_set(run):
@@ -215,11 +239,11 @@ def test_norm(shape: tuple[int, int], centered: bool, dtype: Any) -> None:
 
     def run() -> list[Any]:
         outs = [np.empty(shape, dtype), np.empty(shape, dtype), *(np.empty(shape[1], dtype) for _ in range(2))]
-        kernels.norm(outs[0], x, scale, bias, 1e-3, centered)
-        kernels.norm_back(*outs[1:], x, scale, g, 1e-3, centered)
+        BUILD.norm(outs[0], x, scale, bias, 1e-3, centered)
+        BUILD.norm_back(*outs[1:], x, scale, g, 1e-3, centered)
         alone = [np.empty_like(out) for out in outs[1:]]
         for i, out in enumerate(alone):
-            kernels.norm_back(*(out if i == k else None for k in range(3)), x, scale, g, 1e-3, centered)
+            BUILD.norm_back(*(out if i == k else None for k in range(3)), x, scale, g, 1e-3, centered)
         assert [a.tobytes() for a in alone] == [a.tobytes() for a in outs[1:]]
         return outs
 
@@ -244,7 +268,7 @@ def test_sums_over_rows(shape: tuple[int, int], dtype: Any) -> None:
 
     def run() -> list[Any]:
         out = np.empty(shape[1], dtype)
-        kernels.sum_rows(out, x)
+        BUILD.sum_rows(out, x)
         return [out]
 
     for [out] in on_every_set(run):
@@ -262,20 +286,54 @@ def test_bias_and_gelu(shape: tuple[int, int], dtype: Any) -> None:
 
     def run() -> list[Any]:
         outs = [np.empty(shape, dtype), np.empty(shape, dtype), np.empty(shape[1], dtype)]
-        kernels.bias_gelu(outs[0], x, bias, None, None)
-        kernels.bias_gelu(outs[1], x, bias, g, outs[2])
+        BUILD.bias_gelu(outs[0], x, bias, None, None)
+        BUILD.bias_gelu(outs[1], x, bias, g, outs[2])
         return outs
 
     def want() -> list[Any]:
         outs = [np.empty(shape, dtype), np.empty(shape, dtype), np.empty(shape[1], dtype)]
         kernels.activate(outs[0], "gelu", [x + bias])
         kernels.activate(outs[1], "gelu_back", [g, x + bias])
-        kernels.sum_rows(outs[2], outs[1])
+        BUILD.sum_rows(outs[2], outs[1])
         return outs
 
     wanted = [a.tobytes() for a in want()]
     for outs in on_every_set(run):
         assert [a.tobytes() for a in outs] == wanted
+
+
+@pytest.mark.parametrize("dtype", BOUND)
+@pytest.mark.parametrize("neighbours", [False, True])
+def test_rotation(neighbours: bool, dtype: Any) -> None:
+    """Exact: the products and sums written here; angles for each position, or for the last dimensions alone."""
+    x, cos, sin = (RANDOM.normal(0, 1, shape).astype(dtype) for shape in ((3, 40, 5, 34), (40, 17), (40, 17)))
+    a, b = (x[..., ::2], x[..., 1::2]) if neighbours else (x[..., :17], x[..., 17:])
+    c, s = cos[:, None], sin[:, None]
+    parts = a * c - b * s, b * c + a * s
+    want = np.stack(parts, -1).reshape(x.shape) if neighbours else np.concatenate(parts, -1)
+
+    def run() -> list[Any]:
+        outs = [np.empty_like(x), np.empty_like(x[0])]
+        kernels.rotate(outs[0], x, cos, sin, neighbours)
+        kernels.rotate(outs[1], x[0].copy(), cos, sin, neighbours)
+        return outs
+
+    for outs in on_every_set(run):
+        assert outs[0].tobytes() == want.tobytes()
+        assert outs[1].tobytes() == want[0].tobytes()
+
+
+@pytest.mark.parametrize("dtype", BOUND)
+def test_add_to_rows(dtype: Any) -> None:
+    x, bias = RANDOM.normal(0, 1, (3000, 130)).astype(dtype), RANDOM.normal(0, 1, 130).astype(dtype)
+
+    def run() -> list[Any]:
+        out = np.empty_like(x)
+        BUILD.add_to_rows(out, x, bias)
+        return [out]
+
+    for [out] in on_every_set(run):
+        assert out.tobytes() == (x + bias).tobytes()
 
 
 def attention(q: Any, k: Any, v: Any, g: Any, limits: Any, mask: Any, scale: float) -> list[Any]:
@@ -349,15 +407,17 @@ def test_what_is_refused() -> None:
         (lambda: kernels.activate(x, "gelu", [x, x]), "another number"),
         (lambda: kernels.activate(x, "gelu", [x.astype(np.float32)]), "differ in dtype"),
         (lambda: kernels.activate(x, "gelu", [x[:, :2]]), "of one size"),
-        (lambda: kernels.norm(x, x, v[:2].copy(), None, 0.1, True), "another length"),
-        (lambda: kernels.norm(x.astype(int), x, None, None, 0.1, True), "differ in dtype"),
-        (lambda: kernels.norm(v, x, None, None, 0.1, True), "another size"),
-        (lambda: kernels.norm_back(None, v[:2].copy(), None, x, None, x, 0.1, True), "another length"),
-        (lambda: kernels.norm_back(x, None, None, x, None, None, 0.1, True), "no gradient"),
-        (lambda: kernels.sum_rows(v, x[:, :2]), "another length"),
-        (lambda: kernels.bias_gelu(x, x, v, None, v), "missing"),
-        (lambda: kernels.adam([[x, x, x, x, x]], (0.0,) * 8), "three outputs"),
-        (lambda: kernels.adam([[x, x, x, x, x, v]], (0.0,) * 8), "of one size"),
+        (lambda: BUILD.norm(x, x, v[:2].copy(), None, 0.1, True), "another length"),
+        (lambda: BUILD.norm(x.astype(int), x, None, None, 0.1, True), "differ in dtype"),
+        (lambda: BUILD.norm(v, x, None, None, 0.1, True), "another size"),
+        (lambda: BUILD.norm_back(None, v[:2].copy(), None, x, None, x, 0.1, True), "another length"),
+        (lambda: BUILD.norm_back(x, None, None, x, None, None, 0.1, True), "no gradient"),
+        (lambda: BUILD.sum_rows(v, x[:, :2]), "another length"),
+        (lambda: BUILD.bias_gelu(x, x, v, None, v), "missing"),
+        (lambda: BUILD.add_to_rows(x, x, v[:2].copy()), "another length"),
+        (lambda: kernels.rotate(x, x, x, x, False), "an angle for every pair"),
+        (lambda: BUILD.adam([[x, x, x, x, x]], (0.0,) * 8), "three outputs"),
+        (lambda: BUILD.adam([[x, x, x, x, x, v]], (0.0,) * 8), "of one size"),
         (lambda: kernels.attend(x, x, x, None, None, 1.0, None, x, None, None, None), "other shapes"),
     ):
         with pytest.raises(ValueError, match=message):

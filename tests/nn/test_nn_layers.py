@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -161,9 +162,16 @@ def test_gradients_in_one_pass(dtype: str, monkeypatch: pytest.MonkeyPatch) -> N
     from spmdx.runtime import kernels
 
     passes: list[str] = []
+
+    def seen(name: str, kernel: Any, out: Any, *args: Any) -> None:
+        sums = args[:2] if name == "norm_back" else args[-1:]
+        if out is not None and any(s is not None for s in sums):
+            passes.append(name)
+        kernel(out, *args)
+
     for name in ("norm_back", "bias_gelu"):
-        kernel = getattr(kernels, name)
-        monkeypatch.setattr(kernels, name, lambda *args, n=name, k=kernel: (passes.append(n), k(*args)))
+        kernel = getattr(kernels.HOST.build, name)
+        monkeypatch.setattr(kernels.HOST.build, name, partial(seen, name, kernel))
     x, bias = (sx.asarray(draw(*shape).astype(dtype)) for shape in ((3, 90, 32), (32,)))
     for function in (
         lambda x, b: nn.layer_norm(x, b, b),
@@ -178,7 +186,7 @@ def test_gradients_in_one_pass(dtype: str, monkeypatch: pytest.MonkeyPatch) -> N
         first, *later = ([g.numpy() for g in sx.grad(loss, argnums=(0, 1))(x, bias)] for _ in range(3))
         for again in later:
             assert [g.tobytes() for g in again] == [g.tobytes() for g in first]
-    assert [passes.count(name) >= n for name, n in (("norm_back", 6), ("bias_gelu", 2))] == [True, True]
+    assert passes == ["norm_back"] * 6 + ["bias_gelu"] * 2
 
 
 # Linear layers and embeddings
@@ -227,22 +235,3 @@ def test_linear_of_any_dimensions() -> None:
     w, b = draw(6, 5), draw(5)
     close(nn.linear(put(X), put(w), put(b)), X @ w + b)
     close(nn.linear(put(X[0, 0]), put(w)), X[0, 0] @ w)
-
-
-def test_bodies_run_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Exact: what is computed piece by piece is what is computed at once; transposed and broadcast operands too."""
-    from spmdx.ops import neural, update
-
-    x, y = draw(10, 13), draw(13, 10).T
-    calls = (
-        lambda: nn.gelu(put(x)),
-        lambda: nn.swiglu(put(x), put(y)),
-        lambda: gradients(nn.silu, put(x))[0],
-        lambda: sx.grad(lambda x: nn.gelu(x, approximate=False).sum())(put(y)),
-        lambda: update._adam_step(put(x), put(y * y), put(x), 0.1, 0.5, 1e-3, put(np.array(0.2))),
-        lambda: update._mix(put(x), 0.9, put(y).astype(sx.bfloat16), 0.1),
-    )
-    at_once = [call().numpy() for call in calls]
-    monkeypatch.setattr(neural, "PIECE", 16)
-    for call, want in zip(calls, at_once):
-        close(call(), want, 0.0)

@@ -14,6 +14,7 @@ from spmdx import autodiff
 from spmdx.mesh import Mesh
 from spmdx.ops import elementwise as e
 from spmdx.ops import operators  # noqa: F401  # attaches the operators
+from spmdx.runtime import kernels
 
 BFLOAT16 = ml_dtypes.bfloat16
 DTYPES = ("bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16", "float32")
@@ -66,6 +67,23 @@ def test_python_scalars_are_weak(name: str) -> None:
     for dtype, scalar in product(DTYPES, (True, 2, 2.5, 1j)):
         same(name, np.array([1, 2, 3], dtype), scalar)
         same(name, scalar, np.array([1, 2, 3], dtype))
+
+
+@pytest.mark.parametrize("name", ["add", "multiply"])
+def test_large_operands_on_threads(name: str) -> None:
+    """Exact: blocks that lie alike, rows and a vector, and such as are left to NumPy."""
+    x = np.random.default_rng(0).normal(size=(400, 700))
+    threads = kernels.threads()
+    for count in (1, 3):
+        kernels.set_threads(count)
+        for dtype in ("float32", "float64", "complex64", "float16"):
+            a = x.astype(dtype)
+            for b in (a, a[0], a[3:4], a[:, :1], a[::-1], 2.0):
+                same(name, a, b)
+                same(name, b, a)
+            same(name, a.reshape(4, 100, 700), a[:100])
+            same(name, a, x)
+    kernels.set_threads(threads)
 
 
 X = np.array([-2.5, -1, -0.3, 0.0, -0.0, 0.4, 1, 1.5, 2.5, np.inf, -np.inf, np.nan]).astype(BFLOAT16)
