@@ -99,7 +99,7 @@ def test_a_node_of_many_ranks_shares_memory() -> None:
     [region] = heap.divide(total, (p,)).values()
     starts = [(memory := np.zeros(total + 64, np.uint8), -memory.ctypes.data % 64) for _ in range(p)]
     views = {rank: memory[start : start + total] for rank, (memory, start) in enumerate(starts)}
-    node = SimpleNamespace(views=views, crowded=True)
+    node = SimpleNamespace(views=views, crowded=True, processes={})
     got: dict[int, Any] = {}
 
     def work(rank: int) -> None:
