@@ -1,6 +1,6 @@
 """Random values on one core, beside NumPy, JAX and torch in the same run.
 
-    python bench/random_values.py [--sizes 1000000 10000000] [--quick] [--json FILE]
+    python bench/random_values.py [--sizes 1000000 10000000] [--instructions avx2] [--quick] [--json FILE]
 
 Million values a second in the median round. Run it where the peers are (bench/setup_peers.py); those that are missing
 are left out. The process is bound to one core, so that every library has one thread. Each call gives an array: spmdx's
@@ -254,11 +254,16 @@ def divided(n: int, quick: bool, report: Report) -> str:
 def main() -> None:
     reader = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     reader.add_argument("--sizes", type=int, nargs="+", default=[10**6, 10**7])
+    sets = kernels.instruction_sets()
+    reader.add_argument(
+        "--instructions", choices=sets, default=sets[-1], help="spmdx's; those of the others are theirs"
+    )
     reader.add_argument("--quick", action="store_true", help="few rounds: to see that it runs")
     reader.add_argument("--json", metavar="FILE", help="write all that was found")
     options = reader.parse_args()
     warnings.filterwarnings("ignore")
     kernels.set_threads(1)
+    kernels.set_instruction_set(options.instructions)
     report = Report("random")
     print(heading())
     print(f"{kernels.instruction_set()}; one core\n")
