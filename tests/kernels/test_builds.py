@@ -1,7 +1,7 @@
 """Exact: the kernels give the same bits from every instruction set that a compiler here makes and a processor runs.
 
 What this processor does not have is compiled, and emulated where an emulator is installed (aarch64:
-g++-aarch64-linux-gnu and qemu-user). docs/checks.rst says how AVX-512 was emulated.
+g++-aarch64-linux-gnu and qemu-user).
 """
 
 from __future__ import annotations
