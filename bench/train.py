@@ -3,10 +3,10 @@
     python bench/train.py [--peers all|none] [--quick] [--json FILE]
 
 GPT-2's form: 4 layers, width 256, 8 heads, sequence 256, batch 8, vocabulary 512, AdamW, float32. Initial weights and
-data are the same for all, and the losses stand beside each other. torch: scaled_dot_product_attention and fused AdamW;
-DDP, FSDP2 and DTensor over gloo. JAX: jit, one process with a device for each rank. All contestants of a case take
-their steps in turn in one run; a ratio is the median over the rounds. Peaks of memory are those of fresh processes,
-the library's own code counted.
+data are the same for all, and the losses stand beside each other. torch: scaled_dot_product_attention and fused
+AdamW; DDP, FSDP2 and DTensor over gloo. JAX: jit, one process with a device for each rank. All contestants of a case
+take their steps in turn in one run, each after one of its own that is not timed; a ratio is the median over the
+rounds. Peaks of memory are those of fresh processes, the library's own code counted.
 """
 
 from __future__ import annotations
@@ -455,9 +455,11 @@ LIBRARIES: dict[str, Any] = {"spmdx": Spmdx, "torch": Torch, "jax": Jax}
 
 
 def timed(step: Step, losses: list[float]) -> Contestant:
-    """Steps, each to its end; the losses are kept."""
+    """Steps, each to its end, after one that is not timed: in training a step follows a step of the same model, and not
+    what another library left in the caches and its threads. The losses are kept."""
 
     def time(count: int) -> float:
+        losses.append(step())
         start = perf_counter()
         for _ in range(count):
             losses.append(step())
