@@ -13,6 +13,7 @@
 #include "bindings/barrier.h"
 #include "bindings/dispatch.h"
 #include "bindings/exit.h"
+#include "bindings/farewell.h"
 #include "bindings/messages.h"
 #include "bindings/neural.h"
 #include "bindings/parallel.h"
@@ -309,6 +310,18 @@ PYBIND11_MODULE(_kernels, m) {
     m.def("end_together", &end_together, py::arg("abort"), py::arg("finalize"), py::arg("finalized"),
           py::arg("comm"),
           "End MPI at exit(): MPI_Finalize after status 0, else MPI_Abort. Takes the functions' addresses.");
+    m.def(
+        "own_count",
+        [](const py::array_t<int64_t>& row) {
+            if (row.size() != 2) throw std::invalid_argument("a key and a count");
+            row.inc_ref();  // for ever: it is read at the very end
+            own_counts.add(row.data());
+        },
+        py::arg("row").noconvert(),
+        "A group's key and how many of its collectives this process has come to.");
+    m.def("farewell_at_end", &farewell_at_end, py::arg("addresses"), py::arg("self"), py::arg("comm"),
+          py::arg("byte"), py::arg("any_source"),
+          "Have MPI_Finalize wait for all ranks, and answer those meanwhile that wait in a collective.");
     m.def(
         "instruction_set", [] { return build().load()->name; }, "The instruction set of the kernels in use.");
     m.def(

@@ -1,7 +1,7 @@
 """The end of a process that is one rank of several, and how those learn of it that would wait for it for ever.
 
 Whoever ends with an error ends all ranks (failing.py). Whoever ends well says so in memory that the ranks of its node
-share, before MPI's own end, which waits for every rank. Between nodes nobody is told.
+share, before MPI's own end, which waits for every rank; others ask by messages (waiting.py).
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from typing import Any
 import mpi4py
 import numpy as np
 
-from spmdx.errors import RanksDisagree
+from spmdx.runtime import waiting
 from spmdx.runtime.pool import Flat
+from spmdx.runtime.waiting import UNDERWAY, never_comes
 
 try:
     from spmdx.runtime.kernels import end_together, own_slot, say_ended
@@ -30,7 +31,10 @@ if not LOADED_BEFORE:
 from mpi4py import MPI as MPI  # noqa: E402 - after the line above
 
 ENDED = 63  # the bit of a slot whose rank has ended
-UNDERWAY = 0.2  # seconds that a message may take which was sent before its sender ended
+
+
+def _address(function: str) -> int:
+    return ctypes.cast(getattr(ctypes.CDLL(MPI.__file__), function), ctypes.c_void_p).value or 0
 
 
 def _take_the_end() -> bool:
@@ -38,9 +42,7 @@ def _take_the_end() -> bool:
     if LOADED_BEFORE:
         return False  # mpi4py finalizes
     try:
-        symbols = ctypes.CDLL(MPI.__file__)
-        names = ("MPI_Abort", "MPI_Finalize", "MPI_Finalized")
-        addresses = [ctypes.cast(getattr(symbols, name), ctypes.c_void_p).value or 0 for name in names]
+        addresses = [_address(name) for name in ("MPI_Abort", "MPI_Finalize", "MPI_Finalized")]
         if end_together is not None and end_together(*addresses, MPI._handleof(MPI.COMM_WORLD)):
             return True
     except (AttributeError, OSError):
@@ -56,7 +58,7 @@ _comm: list[MPI.Intracomm] = []  # for messages of our own, which no receive of 
 
 
 def watch() -> None:
-    """Let the ranks of each node see who of them has come to its end. Collective over COMM_WORLD, once."""
+    """Let ranks learn who of them has come to its end. Collective over COMM_WORLD, once."""
     if own_slot is None or _comm:
         return
     world = MPI.COMM_WORLD
@@ -71,6 +73,7 @@ def watch() -> None:
     if not KNOWS_STATUS:
         atexit.register(say_ended)
     _comm.append(world.Dup())
+    waiting.watch(MPI, _comm[0], _address)
 
 
 def meet(comm: MPI.Intracomm, members: list[int], what: str) -> None:
@@ -86,21 +89,14 @@ def meet(comm: MPI.Intracomm, members: list[int], what: str) -> None:
     while shift < len(ranks):
         source = ranks[(me - shift) % len(ranks)]
         sent = _comm[0].Isend(nothing, ranks[(me + shift) % len(ranks)])
-        heard, tries, since = _comm[0].Irecv(nothing, source), 0, 0.0
-        while not heard.Test():
-            tries += 1
-            time.sleep(0 if tries < 1000 else 1e-4)
-            if source in _slots and int(_slots[source][0]) >> ENDED:
-                since = since or time.monotonic()
-                if time.monotonic() - since > UNDERWAY:
-                    raise never_comes(source, what)
+        heard, tries, since = _comm[0].Irecv(nothing, source, 0), 0, 0.0
+        with waiting.Wait(what, [source]):
+            while not heard.Test():
+                tries += 1
+                time.sleep(0 if tries < 1000 else 1e-4)
+                if source in _slots and int(_slots[source][0]) >> ENDED:
+                    since = since or time.monotonic()
+                    if time.monotonic() - since > UNDERWAY:
+                        raise never_comes(source, what)
         sent.Wait()
         shift *= 2
-
-
-def never_comes(rank: int, what: str) -> RanksDisagree:
-    """The error of a rank that waits in a collective for one that has come to the end of its program."""
-    return RanksDisagree(
-        f"{what}: this rank waits for rank {rank}, which has come to the end of its program.",
-        "total = float(x.sum())  # on every rank; then `if mesh.rank == 0:` print it",
-    )

@@ -15,6 +15,7 @@ from spmdx.runtime.ending import meet, watch
 from spmdx.runtime.message import Block, Message
 from spmdx.runtime.pending import Pending
 from spmdx.runtime.pool import Flat, take
+from spmdx.runtime.waiting import Members, Wait
 
 try:
     from spmdx.runtime.kernels import set_threads
@@ -38,21 +39,24 @@ class MPIGroup(Group):
 
     begins = True
 
-    def __init__(self, comm: MPI.Intracomm) -> None:
+    def __init__(self, comm: MPI.Intracomm, name: object) -> None:
         self.comm = comm
         self.rank, self.size = comm.rank, comm.size
+        ranks = comm.group.Translate_ranks(list(range(comm.size)), MPI.COMM_WORLD.group)
+        self.members = Members(ranks, name)
 
     def _gather(self, send: Flat, counts: Counts, out: Flat | None, what: str) -> list[Flat]:
         dtype = send.dtype
         if out is None:
             out = take(sum(counts), dtype)
         source, target = send.view(np.uint8), out.view(np.uint8)
-        if not LARGE_COUNTS and out.nbytes > LARGEST:
-            self._by_pieces([source] * self.size, cut(target, [n * dtype.itemsize for n in counts]))
-        elif min(counts) == max(counts):
-            self.comm.Allgather(source, target)
-        else:
-            self.comm.Allgatherv(source, [target, [n * dtype.itemsize for n in counts]])
+        with self.members.all(what):
+            if not LARGE_COUNTS and out.nbytes > LARGEST:
+                self._by_pieces([source] * self.size, cut(target, [n * dtype.itemsize for n in counts]))
+            elif min(counts) == max(counts):
+                self.comm.Allgather(source, target)
+            else:
+                self.comm.Allgatherv(source, [target, [n * dtype.itemsize for n in counts]])
         return cut(out, counts)
 
     def _exchange(
@@ -65,13 +69,14 @@ class MPIGroup(Group):
             out = take(sum(recv_counts), dtype)
         source, target = send.view(np.uint8), out.view(np.uint8)
         sends, receives = ([n * dtype.itemsize for n in counts] for counts in (send_counts, recv_counts))
-        if not LARGE_COUNTS and not (alike and self.size * max(sends) <= LARGEST):
-            # Other ranks' sizes are unknown, and one that has to go by pieces needs all to.
-            self._by_pieces(cut(source, sends), cut(target, receives))
-        elif alike:
-            self.comm.Alltoall(source, target)
-        else:
-            self.comm.Alltoallv([source, sends], [target, receives])
+        with self.members.all(what):
+            if not LARGE_COUNTS and not (alike and self.size * max(sends) <= LARGEST):
+                # Other ranks' sizes are unknown, and one that has to go by pieces needs all to.
+                self._by_pieces(cut(source, sends), cut(target, receives))
+            elif alike:
+                self.comm.Alltoall(source, target)
+            else:
+                self.comm.Alltoallv([source, sends], [target, receives])
         return cut(out, recv_counts)
 
     def begin(self, message: Message, blocks: Sequence[Block]) -> Pending | None:
@@ -83,11 +88,12 @@ class MPIGroup(Group):
         flat = message.packed(blocks, self.buffer)
         out = self.take(sum(counts), message.dtype)
         source, target = flat.view(np.uint8), [out.view(np.uint8), [n * itemsize for n in counts]]
+        wait = self.members.later(message.what)
         if gathers:
             request = self.comm.Iallgatherv(source, target)
         else:
             request = self.comm.Ialltoallv([source, [n * itemsize for n in message.counts]], target)
-        return Pending(message, flat, cut(out, counts), _Request(request))
+        return Pending(message, flat, cut(out, counts), _Request(request, wait))
 
     def _by_pieces(self, sources: list[Flat], targets: list[Flat]) -> None:
         """Exchange by point-to-point messages small enough for C ints."""
@@ -104,36 +110,41 @@ class MPIGroup(Group):
     def broadcast(self, buf: Flat, root: int) -> None:
         flat = buf.view(np.uint8)
         step = len(flat) if LARGE_COUNTS else PIECE
-        for start in range(0, len(flat), max(1, step)):
-            self.comm.Bcast(flat[start : start + step], root)
+        with self.members.all("broadcast"):
+            for start in range(0, len(flat), max(1, step)):
+                self.comm.Bcast(flat[start : start + step], root)
 
     def send(self, buf: Flat, to: int) -> None:
         flat = buf.view(np.uint8)
         step = len(flat) if LARGE_COUNTS else PIECE
-        for start in range(0, max(1, len(flat)), max(1, step)):
-            self.comm.Send(flat[start : start + step], to)
+        with self.members.one("send", to):
+            for start in range(0, max(1, len(flat)), max(1, step)):
+                self.comm.Send(flat[start : start + step], to)
 
     def recv(self, buf: Flat, source: int) -> None:
         flat = buf.view(np.uint8)
         step = len(flat) if LARGE_COUNTS else PIECE
-        for start in range(0, max(1, len(flat)), max(1, step)):
-            self.comm.Recv(flat[start : start + step], source)
+        with self.members.one("recv", source):
+            for start in range(0, max(1, len(flat)), max(1, step)):
+                self.comm.Recv(flat[start : start + step], source)
 
     def barrier(self) -> None:
-        self.comm.Barrier()
+        with self.members.all("a barrier"):
+            self.comm.Barrier()
 
 
 class _Request:
     """MPI's, by the names that `runtime.pending` has for it."""
 
-    def __init__(self, request: MPI.Request) -> None:
-        self.request = request
+    def __init__(self, request: MPI.Request, waits: Wait) -> None:
+        self.request, self.waits = request, waits
 
     def test(self) -> bool:
         return self.request.Test()
 
     def wait(self) -> None:
-        self.request.Wait()
+        with self.waits:
+            self.request.Wait()
 
 
 class MPIComm(Comm[GroupT]):
@@ -147,10 +158,14 @@ class MPIComm(Comm[GroupT]):
         """A communicator of the ranks at some positions of the mesh, in that order."""
         return self.comm if len(positions) == self.comm.size else _sub(self.comm, positions)
 
+    def name(self, axes: tuple[str, ...]) -> object:
+        """What only the groups over these axes of this mesh have."""
+        return self.mesh.axis_names, self.mesh.sizes, self.mesh.ranks, axes
+
 
 class PlainComm(MPIComm[MPIGroup]):
     def _make(self, axes: tuple[str, ...], positions: list[int]) -> MPIGroup:
-        return MPIGroup(self.sub(positions))
+        return MPIGroup(self.sub(positions), self.name(axes))
 
 
 def _sub(parent: MPI.Intracomm, ranks: list[int]) -> MPI.Intracomm:

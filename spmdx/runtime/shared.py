@@ -16,12 +16,12 @@ import numpy as np
 from spmdx.errors import RanksDisagree
 from spmdx.mesh import Mesh
 from spmdx.runtime.comm import Comm, Counts, Group, cut
-from spmdx.runtime.ending import never_comes
 from spmdx.runtime.heap import Heap, Region
 from spmdx.runtime.message import Block, Message, flat_message
 from spmdx.runtime.mpi import MPI, MPIComm, MPIGroup, MPIWorld
 from spmdx.runtime.pool import Flat, take
 from spmdx.runtime.reduction import COMPILED, combine
+from spmdx.runtime.waiting import never_comes
 
 try:
     from spmdx.runtime.kernels import Channel, Parcel
@@ -194,7 +194,7 @@ class SharedComm(MPIComm[Group]):
         self.heap = Heap(self.comm, mesh.sizes)
 
     def _make(self, axes: tuple[str, ...], positions: list[int]) -> Group:
-        plain = MPIGroup(self.sub(positions))
+        plain = MPIGroup(self.sub(positions), self.name(axes))
         mask = sum(1 << i for i, name in enumerate(self.mesh.axis_names) if name in axes)
         region = self.heap.regions.get(mask)
         if Channel is None or region is None or any(position not in self.heap.views for position in positions):

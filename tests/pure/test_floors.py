@@ -14,7 +14,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "spmdx"
 LONGEST_FILE = 400
-LONGEST_FLOORS_0_TO_3 = 4600  # lines of code, without docstrings, comments and blank lines
+LONGEST_FLOORS_0_TO_3 = 4800  # lines of code, without docstrings, comments and blank lines
 
 
 class Place(NamedTuple):
@@ -74,10 +74,11 @@ TABLE: dict[str, Place] = {
         2, ("runtime/message.py", "runtime/pending.py", "runtime/reduction.py", "runtime/pool.py"), below=(0,)
     ),
     "runtime/failing.py": Place(2, ("runtime/kernels.py",), below=(0,)),
-    "runtime/ending.py": Place(2, ("runtime/kernels.py", "runtime/pool.py"), below=(0,)),
+    "runtime/waiting.py": Place(2, ("runtime/kernels.py",), below=(0,)),
+    "runtime/ending.py": Place(2, ("runtime/kernels.py", "runtime/pool.py", "runtime/waiting.py"), below=(0,)),
     "runtime/heap.py": Place(2, (*TRANSPORT, "runtime/mpi.py"), below=(0,)),
-    "runtime/mpi.py": Place(2, (*TRANSPORT, "runtime/ending.py", "runtime/kernels.py"), below=(0,)),
-    "runtime/shared.py": Place(2, (*TRANSPORT, "runtime/mpi.py", "runtime/heap.py", "runtime/ending.py"), below=(0,)),
+    "runtime/mpi.py": Place(2, (*TRANSPORT, "runtime/ending.py", "runtime/waiting.py"), below=(0,)),
+    "runtime/shared.py": Place(2, (*TRANSPORT, "runtime/mpi.py", "runtime/heap.py", "runtime/waiting.py"), below=(0,)),
     **{f"runtime/{name}.py": Place(2, TRANSPORT, below=(0,)) for name in TRANSPORTS},
     "runtime/world.py": Place(2, ("runtime/*",), below=(0,)),
     # 3 value: blocks, and what happens to them

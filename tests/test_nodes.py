@@ -1,0 +1,71 @@
+"""Ranks of several nodes, which share no memory: MPICH can take each rank of one node for a node of its own."""
+
+from __future__ import annotations
+
+import pytest
+from test_mpi import IMPORTED, LAST_LINES, ended_soon, mpiexec, pytestmark
+
+__all__ = ["pytestmark"]
+
+FAR = {"MPIR_CVAR_NOLOCAL": "1"}
+GROUP = """
+import time
+import numpy as np
+import spmdx as sx
+from spmdx.runtime import waiting, world
+waiting.PATIENCE, waiting.LOOK, waiting.PACE = 0.3, 0.1, 0.02
+here = world.current()
+mesh = sx.make_mesh()
+group = here.comm(mesh).group(("world",))
+v = np.ones(here.size)
+group.barrier()
+"""
+
+
+@pytest.mark.parametrize(
+    ("n", "rank", "before"), [(2, 0, ""), (4, 0, IMPORTED), (4, 2, "")], ids=["2", "4, MPI imported first", "4"]
+)
+def test_one_rank_goes_on_alone(n: int, rank: int, before: str) -> None:
+    """It says so, where it waits, and the run ends within seconds."""
+    first = "" if n == 2 else "from spmdx.runtime import waiting; waiting.PATIENCE = 0.6"
+    program = LAST_LINES.replace("4", str(n)).format(before=before, first=first, rank=rank, does="float(x.sum())")
+    check(ended_soon(n, program, **FAR).stderr, rank, n)
+
+
+WAITS = {
+    "recv": "group.recv(v, 1)",
+    "a barrier": "group.barrier()",
+    "begun": "y = sx.asarray(np.arange(8.0), placement=sx.P('world')).redistribute({}); y.numpy()",
+    "the first message": "sx.ones(4, mesh=sx.make_mesh({'a': 2}), placement=sx.P('a')).sum().numpy()",
+}
+
+
+@pytest.mark.parametrize("way", WAITS)
+def test_each_way_to_wait(way: str) -> None:
+    lines = f"if here.rank == 0:\n    print('since', time.time(), flush=True)\n    {WAITS[way]}\n"
+    said = check(ended_soon(2, GROUP + lines, **FAR).stderr, 0, 2)
+    assert way == "begun" or f"RanksDisagree: {way}" in said
+
+
+def check(said: str, rank: int, n: int) -> str:
+    assert "Traceback" in said and 'File "<string>"' in said
+    assert "which has come to the end of its program" in said
+    assert f"rank {rank} of {n} failed" in said
+    return said
+
+
+def test_who_has_done_its_part_may_end() -> None:
+    """Rank 3 gets from rank 2, which is late, what rank 0 sends: that rank 0 has ended since is no fault.
+
+    Then it waits for all of them, and asks again those that it has asked before.
+    """
+    late = "if here.rank == 2: time.sleep(1.5)\ngroup.broadcast(v, 0)\n"
+    alone = "if here.rank == 3:\n    print('since', time.time(), flush=True)\n    group.barrier()\n"
+    check(ended_soon(4, GROUP + late + alone, **FAR).stderr, 3, 4)
+
+
+def test_a_long_wait_for_one_at_work() -> None:
+    """Ranks that were asked while they worked go on as before, and nobody is left waiting at the end."""
+    lines = "if here.rank == 1: time.sleep(1)\ngroup.barrier()\nif here.rank == 0: time.sleep(1)\ngroup.barrier()\n"
+    done = mpiexec(3, "-c", GROUP + lines + "if here.rank == 2: time.sleep(0.5)\n", timeout=30, **FAR)
+    assert (done.returncode, done.stderr) == (0, "")
