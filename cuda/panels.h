@@ -60,15 +60,20 @@ struct Product {
         const bool both = width - p * panel<T> > lanes_of<T>;
         switch (n) {
 #define SPMDX_TILE_OF(rows) \
-    case rows: return both ? tile<rows, 2, Add>(i, p, depth) : tile<rows, 1, Add>(i, p, depth);
-            SPMDX_TILE_OF(1)
-            SPMDX_TILE_OF(2)
-            SPMDX_TILE_OF(3)
-            SPMDX_TILE_OF(4)
-            SPMDX_TILE_OF(5) SPMDX_TILE_OF(6)
+    case rows: return both ? tile<rows, 2, Add>(i, p, depth) : tile<rows, 1, Add>(i, p, depth)
+            SPMDX_TILE_OF(1);
+            SPMDX_TILE_OF(2);
+            SPMDX_TILE_OF(3);
+            SPMDX_TILE_OF(4);
+            SPMDX_TILE_OF(5);
+            SPMDX_TILE_OF(6);
 #if defined(__AVX512F__)
-                SPMDX_TILE_OF(7) SPMDX_TILE_OF(8) SPMDX_TILE_OF(9) SPMDX_TILE_OF(10) SPMDX_TILE_OF(11)
-                    SPMDX_TILE_OF(12)
+            SPMDX_TILE_OF(7);
+            SPMDX_TILE_OF(8);
+            SPMDX_TILE_OF(9);
+            SPMDX_TILE_OF(10);
+            SPMDX_TILE_OF(11);
+            SPMDX_TILE_OF(12);
 #endif
 #undef SPMDX_TILE_OF
         }
