@@ -1,7 +1,7 @@
 // Collectives between ranks of one node, through memory that they share. Messages go in pieces that stay in a
 // cache: while one half of the staging memory is read, the other is written, so one barrier a piece is
 // enough. The first piece travels with a header, from which all learn what every member brings. Long messages
-// that lie in one stretch are read from where they lie, if the system lets processes read each other.
+// that lie in stretches are read from where they lie, if the system lets processes read each other.
 #pragma once
 
 #include <chrono>
@@ -27,11 +27,10 @@ struct Parcel {
     Number number{};
     int64_t item = 1;
 
-    // Whether all that is sent can be read from where it lies.
-    bool lies(char* const* bases) const {
-        for (const Part& each : send)
-            if (each.bytes > 0 && !each.stretch(bases)) return false;
-        return true;
+    // Whether all that is sent can be read from where it lies, and so can the result of an all_reduce.
+    bool stretches() const {
+        const auto good = [](const Part& each) { return each.stretches(); };
+        return std::all_of(send.begin(), send.end(), good) && (verb != Verb::all_reduce || good(receive[0]));
     }
     int64_t sent() const {
         int64_t all = 0;
@@ -57,7 +56,7 @@ class Channel {
     static constexpr int64_t long_to_move = 1 << 15, long_to_reduce = 1 << 17;
 
     // Numbers in a header.
-    static int64_t row(int64_t size) { return 2 * size + 4; }
+    static int64_t row(int64_t size) { return 2 * size + 5; }
 
     // `processes`: the numbers of the members' processes if they may read each other, and else none.
     Channel(std::vector<char*> heaps, std::vector<int64_t> processes, int rank, Layout layout, int spins)
@@ -103,9 +102,7 @@ class Channel {
             if (!pieces) own(0);
             wait();
         };
-        const bool ready = reads() && parcel.lies(sources) &&
-                           (parcel.verb != Verb::all_reduce || parcel.receive[0].stretch(targets));
-        write_header(ready);
+        const bool ready = write_header();
         if (ready && is_long(header(rank_)[2])) {  // it will most likely be read
             arrive();
             wait();
@@ -183,9 +180,9 @@ class Channel {
         return part >= (parcel_->verb == Verb::reduce_scatter ? long_to_reduce : long_to_move);
     }
 
-    // Then: whether others may read the parts, where these lie, and where the result will, which all_reduce
-    // reads.
-    void write_header(bool ready) {
+    // Then: whether others may read the parts, and where in the list of stretches those of each begin; after
+    // the last one come those of the result, which all_reduce reads.
+    bool write_header() {
         header_half_ = next();
         int64_t* const row = header(rank_);
         row[0] = parcel_->signature;
@@ -195,15 +192,31 @@ class Channel {
             row[2] = std::max(row[2], part);
             row[3 + i] = row[1] += part;
         }
+        const bool ready = reads() && parcel_->stretches() && list_stretches(row + 4 + size_);
         row[3 + size_] = ready;
-        if (!ready) return;
-        int64_t* const at = row + 4 + size_;
-        for (size_t i = 0; i < parcel_->send.size(); ++i)
-            at[i] = reinterpret_cast<int64_t>(parcel_->send[i].stretch(sources_));
-        if (parcel_->verb == Verb::all_reduce)
-            at[1] = reinterpret_cast<int64_t>(parcel_->receive[0].stretch(targets_));
+        return ready;
     }
-
+    Stretch* stretches(int member) const {
+        return reinterpret_cast<Stretch*>(staged(member, header_half_, size_));
+    }
+    bool list_stretches(int64_t* begins) const {
+        Stretch* const list = stretches(rank_);
+        const int64_t room = layout_.piece / int64_t(sizeof(Stretch));
+        int64_t n = 0;
+        const auto add = [&](const Part& part, char* const* bases) {
+            *begins++ = n;
+            if (n + int64_t(part.boxes.size()) > room) return false;
+            for (const Box& each : part.boxes)
+                list[n++] = {reinterpret_cast<uintptr_t>(bases[each.array] + each.offset),
+                             uint64_t(each.bytes)};
+            return true;
+        };
+        for (const Part& each : parcel_->send)
+            if (!add(each, sources_)) return false;
+        if (parcel_->verb == Verb::all_reduce && !add(parcel_->receive[0], targets_)) return false;
+        *begins = n;
+        return true;
+    }
     // How messages of one size class are best handed out. Lines that another core has read are slow to get
     // back: on most machines it is faster to write by the caches, but not where the cores share theirs, and a
     // virtual machine's cores move. So now and then all ranks try both ways for some messages, and then keep
@@ -329,56 +342,67 @@ class Channel {
                                uint64_t(bytes / parcel_->item));
     }
 
-    // Bytes from `at` on of what a member has at the place that its header names.
-    void fetch(int member, int place, int64_t at, int64_t bytes, char* to) const {
-        const int64_t start = header(member)[4 + size_ + place];
-        must_read(processes_[size_t(member)], uint64_t(start + at), to, bytes);
+    // Bytes from `at` on of one part of what a member has listed.
+    void fetch(int member, int place, int64_t at, int64_t bytes, char* to) {
+        const int64_t* const begins = header(member) + 4 + size_;
+        wanted_.clear();
+        for (int64_t i = begins[place]; i < begins[place + 1] && bytes > 0; ++i) {
+            const Stretch& each = stretches(member)[i];
+            if (at < int64_t(each.bytes)) {
+                const int64_t n = std::min(bytes, int64_t(each.bytes) - at);
+                wanted_.push_back({each.begin + uint64_t(at), uint64_t(n)});
+                bytes -= n, at = 0;
+            } else {
+                at -= int64_t(each.bytes);
+            }
+        }
+        must_read(processes_[size_t(member)], wanted_.data(), int64_t(wanted_.size()), to);
+    }
+    // Memory of my own, which nobody reads now.
+    char* between(int slot) const { return staged(rank_, 1 - header_half_, slot); }
+    // The same into part of a result, from its byte `to` on.
+    void take(int member, int place, int64_t at, int64_t bytes, const Part& part, int64_t to) {
+        if (char* const flat = part.stretch(targets_)) return fetch(member, place, at, bytes, flat + to);
+        for (int64_t done = 0; done < bytes; done += layout_.piece) {
+            const int64_t n = std::min(layout_.piece, bytes - done);
+            fetch(member, place, at + done, n, between(0));
+            part.unpack(targets_, to + done, n, between(0), past_caches_);
+        }
     }
     // All that is meant for me, from where it lies. Nobody may go on before all have read.
     void read() {
-        const Part& first = parcel_->receive[0];
-        switch (parcel_->verb) {
-            case Verb::all_to_all:
-            case Verb::all_gather: return read_parts(parcel_->verb == Verb::all_gather ? 0 : rank_);
-            case Verb::reduce_scatter: return read_reduced(rank_, 0, first.bytes, 0);
-            case Verb::all_reduce: break;
+        const Part& result = parcel_->receive[0];
+        const auto others = [&](const auto& f) {
+            for (int k = 1; k < size_; ++k) f((rank_ + k) % size_);  // each begins with another
+        };
+        if (parcel_->verb == Verb::reduce_scatter) return read_reduced(rank_, 0, result.bytes, 0);
+        if (parcel_->verb == Verb::all_reduce) {
+            const int64_t each = ((result.bytes + size_ - 1) / size_ + 63) / 64 * 64;
+            const auto low = [&](int member) { return std::min(result.bytes, member * each); };
+            read_reduced(0, low(rank_), low(rank_ + 1), low(rank_));
+            barrier();
+            return others([&](int i) { take(i, 1, low(i), low(i + 1) - low(i), result, low(i)); });
         }
-        const int64_t each = ((first.bytes + size_ - 1) / size_ + 63) / 64 * 64;
-        const auto low = [&](int member) { return std::min(first.bytes, member * each); };
-        read_reduced(0, low(rank_), low(rank_ + 1), low(rank_));
-        barrier();
-        for (int k = 1; k < size_; ++k) {
-            const int i = (rank_ + k) % size_;
-            fetch(i, 1, low(i), low(i + 1) - low(i), first.stretch(targets_) + low(i));
-        }
-    }
-    void read_parts(int place) const {
+        const int place = parcel_->verb == Verb::all_gather ? 0 : rank_;
         const Part& mine = parcel_->send[size_t(place)];
         move_between(mine, sources_, parcel_->receive[size_t(rank_)], targets_, 0, mine.bytes, past_caches_);
-        char* const between = staged(rank_, 0, 0);
-        for (int k = 1; k < size_; ++k) {
-            const int i = (rank_ + k) % size_;  // each begins with another
+        others([&](int i) {
             const Part& part = parcel_->receive[size_t(i)];
-            if (char* const flat = part.stretch(targets_)) {
-                fetch(i, place, 0, part.bytes, flat);
-                continue;
-            }
-            for (int64_t at = 0; at < part.bytes; at += layout_.piece) {
-                const int64_t n = std::min(layout_.piece, part.bytes - at);
-                fetch(i, place, at, n, between);
-                part.unpack(targets_, at, n, between, past_caches_);
-            }
-        }
+            take(i, place, 0, part.bytes, part, 0);
+        });
     }
-    // The members' bytes from `begin` to `end` at a place of each, combined into the result from `to` on.
+    // The members' bytes from `begin` to `end` of a part of each, combined into the result from `to` on.
     void read_reduced(int place, int64_t begin, int64_t end, int64_t to) {
-        const char* const mine = parcel_->send[size_t(place)].stretch(sources_);
+        const Part& mine = parcel_->send[size_t(place)];
+        const char* const flat = mine.stretch(sources_);
         for (int64_t at = begin; at < end; at += layout_.piece) {
             const int64_t n = std::min(layout_.piece, end - at);
             for (int i = 0; i < size_; ++i) {
-                char* const between = staged(rank_, 0, i);
-                if (i != rank_) fetch(i, place, at, n, between);
-                inputs_[size_t(i)] = i == rank_ ? mine + at : between;
+                inputs_[size_t(i)] = i == rank_ && flat ? flat + at : between(i);
+                if (i != rank_)
+                    fetch(i, place, at, n, between(i));
+                else if (!flat)
+                    mine.pack(sources_, at, n, between(i));
             }
             reduce(to + at - begin, n, nullptr);
         }
@@ -448,6 +472,7 @@ class Channel {
     double waited_ = 0;
     std::array<Habit, 64> habits_{};
     std::vector<const void*> inputs_ = std::vector<const void*>(size_t(size_));
+    std::vector<Stretch> wanted_{};
 };
 
 }  // namespace spmdx

@@ -106,7 +106,7 @@ std::unique_ptr<Shared> make_channel(const std::vector<py::array>& heaps, int ra
     const int64_t size = int64_t(heaps.size());
     if (rank < 0 || rank >= size || row < Channel::row(size) || piece <= 0 || piece % 64)
         throw std::invalid_argument(
-            "0 <= rank < size, rows for 2 size + 4 numbers, pieces of whole cache lines");
+            "0 <= rank < size, rows for 2 size + 5 numbers, pieces of whole cache lines");
     if (!processes.empty() && int64_t(processes.size()) != size)
         throw std::invalid_argument("a process for every member, or none");
     std::vector<char*> places;
@@ -131,7 +131,8 @@ void bind_messages(py::module_& m) {
         [](int64_t process, uint64_t address, const py::bytes& there) {
             const std::string want = there;
             std::string found(want.size(), 0);
-            return read_process(process, address, found.data(), int64_t(found.size())) && found == want;
+            const Stretch from{address, want.size()};
+            return read_process(process, &from, 1, found.data()) && found == want;
         },
         py::arg("process"), py::arg("address"), py::arg("there"),
         "Whether this process can read another's memory, and finds there what should lie there.");

@@ -161,6 +161,11 @@ struct Part {
         return boxes.size() == 1 && boxes[0].loops == 0 ? bases[boxes[0].array] + boxes[0].offset : nullptr;
     }
 
+    // Whether every box is one stretch.
+    bool stretches() const {
+        return std::all_of(boxes.begin(), boxes.end(), [](const Box& each) { return each.loops == 0; });
+    }
+
     // `count` bytes from byte `from` on.
     void pack(char* const* bases, int64_t from, int64_t count, char* flat) const {
         copy<Way::pack, false>(bases, from, count, flat);

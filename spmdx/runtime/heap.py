@@ -44,7 +44,7 @@ def divide(total: int, sizes: tuple[int, ...]) -> dict[int, Region]:
     """Regions of the groups of a mesh, by the set of axes as a bit mask; without those that have too little room."""
     members = {mask: math.prod(n for i, n in enumerate(sizes) if mask >> i & 1) for mask in range(1, 1 << len(sizes))}
     members = {mask: p for mask, p in members.items() if p > 1}
-    rows = {mask: _up(2 * p + 4, LINE // 8) for mask, p in members.items()}
+    rows = {mask: _up(2 * p + 5, LINE // 8) for mask, p in members.items()}
     at, controls = 0, {}
     for mask, p in members.items():
         controls[mask] = at

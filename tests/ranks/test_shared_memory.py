@@ -121,6 +121,27 @@ def test_blocks_that_lie_in_one_stretch_on_some_ranks(first: int, reads: bool, m
     assert np.array_equal(total.redistribute({}).block, want)
 
 
+@pytest.mark.parametrize("reads", [True, False], ids=["read", "staged"])
+def test_several_arrays_in_one_message(reads: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each a stretch or more: a short one, an empty one, and long ones of which pieces end anywhere."""
+    monkeypatch.setattr(shared.SharedGroup, "_measured", lambda *args: True)
+    if not reads:
+        monkeypatch.setattr(heap, "reads", lambda process, address, there: False)
+    name = next(names)
+    mesh = sx.make_mesh({name: -1})
+    values = [np.arange(float(n)) + 7 * n for n in (LONGER * SIZE, 5, 0, LONG, 3 * LONGER)]
+    shards = [sx.asarray(v, mesh=mesh, placement={name: sx.Shard(0)}) for v in values]
+    for v, y in zip(values, sx.redistribute(shards, {})):
+        assert np.array_equal(y.block, v)
+    sums = [sx.from_block(v * (RANK + 1), {name: sx.Partial()}, mesh=mesh) for v in values]
+    for target in ({}, {name: sx.Shard(0)}):
+        for v, y in zip(values, sx.redistribute(sums, target)):
+            assert np.array_equal(y.numpy(), v * (SIZE * (SIZE + 1) // 2))
+    columns = [sx.asarray(v.reshape(SIZE, -1), mesh=mesh, placement={name: sx.Shard(0)}) for v in values[:1]]
+    for v, y in zip(values, sx.redistribute(columns, {name: sx.Shard(1)})):
+        assert np.array_equal(y.numpy(), v.reshape(SIZE, -1))
+
+
 @pytest.mark.ranks(4, 8)
 def test_a_mesh_with_room_for_some_of_its_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where not all groups of a mesh find room, those of all ranks do, or of none."""
