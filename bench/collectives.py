@@ -6,6 +6,9 @@ A size is that of the global float32 array; a Partial array has a block of that 
 into a kept buffer where it needs to, and delivers a new array, as a redistribution does; "kept" is the same into one
 array that it overwrites at every call, which saves it the page faults of fresh memory. Where plain MPI can do one
 thing in several ways, all run, new and kept, and spmdx is compared with whichever was fastest.
+
+Long copies take twice as long, unequally, where memory is fragmented and has no huge pages left; on Linux
+`echo 1 > /proc/sys/vm/compact_memory`, as root, makes some again.
 """
 
 from __future__ import annotations
