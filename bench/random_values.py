@@ -104,9 +104,9 @@ def of_torch(kind: str, dtype: Any, n: int) -> dict[str, Call]:
     return {"torch": x.uniform_ if kind == "uniform" else x.normal_}
 
 
-def timed(calls: dict[str, Call], quick: bool) -> dict[str, Timing]:
+def timed(calls: dict[str, Call], quick: bool, rounds: int = 15) -> dict[str, Timing]:
     contestants: dict[str, Contestant | None] = {name: loop(call) for name, call in calls.items()}
-    return race(contestants, Alone(), 5 if quick else 15, 0.002, False)
+    return race(contestants, Alone(), 5 if quick else rounds, 0.002, False)
 
 
 def speed(n: int, timing: Timing | None) -> str:
@@ -242,7 +242,8 @@ def divided(n: int, quick: bool, report: Report) -> str:
                     return draw(KEY, shape, dtype=dtype, mesh=mesh, placement=placement)
 
             made = block().block.size
-            times = timed({"divided": block, "whole": partial(draw, KEY, made, dtype=dtype)}, quick)
+            # Many rounds: this bar is a tenth away from equal, the others are factors.
+            times = timed({"divided": block, "whole": partial(draw, KEY, made, dtype=dtype)}, quick, 101)
             case = {"draw": kind, "divided": name, "size": made}
             report.add(case, times)
             more = 1 / times["divided"].speed(times["whole"])
