@@ -34,7 +34,7 @@ def main() -> None:
     pip(*PEERS)
     pip("--no-deps", HEAT)
     pip(*BUILD)
-    pip("--no-build-isolation", "--editable", f"{ROOT}[mpi]")
+    pip("--no-build-isolation", "--editable", f"{ROOT}[mpi,mkl]")
     shown = "import peers; print(*peers.versions_of_all(), sep='\\n')"
     subprocess.run([python, "-c", shown], check=True, cwd=Path(__file__).parent)
 

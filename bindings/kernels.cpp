@@ -17,6 +17,7 @@
 #include "bindings/messages.h"
 #include "bindings/neural.h"
 #include "bindings/parallel.h"
+#include "bindings/products.h"
 #include "bindings/training.h"
 
 namespace py = pybind11;
@@ -295,6 +296,7 @@ PYBIND11_MODULE(_kernels, m) {
           "out = inputs[0] op inputs[1] op ..., element by element in that order.");
     bind_messages(m);
     bind_neural(m);
+    bind_products(m);
     bind_training(m);
     m.def(
         "own_slot",

@@ -80,12 +80,20 @@ def kernels() -> str:
     return f"instruction set {built.instruction_set()} (of {offered}), up to {built.threads()} threads"
 
 
+def products() -> str:
+    """Which library multiplies matrices."""
+    of_numpy = import_module("numpy").show_config(mode="dicts")["Build Dependencies"]["blas"]
+    found = import_module("spmdx.runtime.blas").mkl()
+    return found or f"by NumPy: {of_numpy['name']} {of_numpy.get('version', '')}".rstrip()
+
+
 # mpi comes before ranks, which looks whether MPI is loaded.
 LINES: tuple[tuple[str, Callable[[], str]], ...] = (
     ("spmdx", lambda: version("spmdx")),
     ("python", python),
     *((name, lambda name=name: version(name)) for name in ("numpy", "optree", "ml_dtypes", "opt_einsum")),
     ("kernels", kernels),
+    ("products", products),
     ("devices", devices),
     ("cupy", cupy),
     ("nccl", nccl),

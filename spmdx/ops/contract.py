@@ -24,7 +24,7 @@ from spmdx.ops.fit import fit
 from spmdx.ops.place import asarray
 from spmdx.ops.reduce import sum
 from spmdx.ops.shape import matrix_transpose, moveaxis, permute_dims, ravel, squeeze
-from spmdx.runtime import memory
+from spmdx.runtime import blas, memory
 
 # One pair
 
@@ -84,7 +84,7 @@ def _multiply(xp: Any, how: Recipe, x: Any, y: Any) -> Any:
     m, k, n = math.prod(x.shape[batch : batch + how.rows]), math.prod(y.shape[batch:split]), math.prod(y.shape[split:])
     x = x.reshape(*x.shape[:batch], m, k)
     y = y.reshape(*y.shape[:batch], k, n)
-    return xp.matmul(x, y).reshape(edges).transpose(how.out)
+    return blas.matmul(xp)(x, y).reshape(edges).transpose(how.out)
 
 
 def _quick_pair(xp: Any, left: Any, right: Any, subscripts: str) -> Any:
@@ -93,7 +93,7 @@ def _quick_pair(xp: Any, left: Any, right: Any, subscripts: str) -> Any:
     how = recipe(subscripts)
     straight = [list(order) == sorted(order) for order in how[:3]]
     if all(straight) and how.summed == how.rows == len(how.right) - how.batch - how.summed == 1:
-        return xp.matmul
+        return blas.matmul(xp)
     return partial(_multiply, xp, how)
 
 
@@ -144,7 +144,7 @@ def _matmul_rule(x: tuple[int, ...], y: tuple[int, ...]) -> str:
 
 
 def _quick_matmul(xp: Any, left: Any, right: Any) -> Any:
-    return None if left in NARROW or right in NARROW else xp.matmul
+    return None if left in NARROW or right in NARROW else blas.matmul(xp)
 
 
 @op(_matmul_rule, arrays=2, linear="each", fast=_quick_matmul)
@@ -153,7 +153,7 @@ def matmul(xp: Any, x: Any, y: Any) -> Any:
 
     float16 and bfloat16 are accumulated in float32 and rounded once. A sharded sum gives Partial("sum").
     """
-    return _in_float32(xp.matmul, x, y)
+    return _in_float32(blas.matmul(xp), x, y)
 
 
 def _matmul_left(g: Array, out: Array, x: Array, y: Array) -> Any:

@@ -33,6 +33,7 @@ try:
         own_count,
         own_slot,
         philox,
+        product,
         reads,
         rotate,
         say_ended,
@@ -41,6 +42,7 @@ try:
         set_threads,
         threads,
         threefry,
+        use_blas,
     )
 except ImportError as error:
     raise ImportError(
@@ -76,6 +78,7 @@ __all__ = [
     "own_count",
     "own_slot",
     "philox",
+    "product",
     "randint",
     "reads",
     "reduce_ordered",
@@ -89,6 +92,7 @@ __all__ = [
     "threefry",
     "truncated_normal",
     "uniform",
+    "use_blas",
 ]
 
 Words = tuple[int, ...]

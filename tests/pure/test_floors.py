@@ -65,6 +65,7 @@ TABLE: dict[str, Place] = {
     "runtime/launch.py": Place(2, ("runtime/nvrtc.py", "runtime/draws.py", "runtime/boxes.py"), below=(0,)),
     "runtime/staged.py": Place(2, (*TRANSPORT, "runtime/gpu.py"), below=(0,)),
     "runtime/kernels.py": Place(2, ("runtime/memory.py", "runtime/pool.py", "runtime/gpu.py"), below=(0,)),
+    "runtime/blas.py": Place(2, ("runtime/kernels.py",), below=(0,)),
     "runtime/pool.py": Place(2, below=(0,)),
     "runtime/reduction.py": Place(2, ("runtime/memory.py", "runtime/kernels.py", "runtime/pool.py"), below=(0,)),
     "runtime/message.py": Place(2, ("runtime/pool.py", "runtime/memory.py", "runtime/boxes.py"), below=(0,)),
@@ -91,7 +92,9 @@ TABLE: dict[str, Place] = {
     "decide.py": Place(3, ("array.py", "check.py")),
     "op.py": Place(3, ("array.py", "tape.py", "move.py", "decide.py", "check.py")),
     # 4 vocabulary: operations; they know no transport
-    "ops/*": Place(4, ("ops/*",), below=(0, 1, 3), besides=("runtime/memory.py", "runtime/kernels.py")),
+    "ops/*": Place(
+        4, ("ops/*",), below=(0, 1, 3), besides=("runtime/memory.py", "runtime/kernels.py", "runtime/blas.py")
+    ),
     "random/*": Place(4, ("random/*", "ops/*"), below=(0, 1, 3), besides=("runtime/kernels.py", "runtime/memory.py")),
     "linalg.py": Place(4, ("ops/*",), below=(0, 1, 3)),
     "fft.py": Place(4, ("ops/*",), below=(0, 1, 3)),

@@ -34,6 +34,7 @@ def test_every_line_has_something_to_say() -> None:
         assert re.match(r"\d+\.\d+", told[label]), told
     assert "instruction set" in told["kernels"], told
     assert "threads" in told["kernels"], told
+    assert told["products"].startswith(("by NumPy: ", "Intel(R) oneAPI Math Kernel Library")), told
     assert told["devices"].startswith("cpu"), told
     assert told["ranks"].startswith("1, no launcher"), told
 

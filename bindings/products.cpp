@@ -1,0 +1,117 @@
+// Products of matrices by a BLAS that Python has opened: what a library offers besides NumPy's own. The BLAS
+// is called on one thread for each piece of the result; the pieces are ours.
+#include "bindings/products.h"
+
+#include <pybind11/numpy.h>
+
+#include <algorithm>
+#include <atomic>
+#include <optional>
+
+#include "bindings/operands.h"
+#include "bindings/parallel.h"
+
+namespace spmdx {
+namespace {
+
+enum : int { row_major = 101, as_is = 111, transposed = 112 };  // the C interface's numbers
+
+// cblas_sgemm or cblas_dgemm with sizes of 64 bits.
+template <class T>
+using Gemm = void (*)(int, int, int, int64_t, int64_t, int64_t, T, const T*, int64_t, const T*, int64_t, T,
+                      T*, int64_t);
+
+std::atomic<Gemm<float>> gemm32{nullptr};
+std::atomic<Gemm<double>> gemm64{nullptr};
+
+template <class T>
+Gemm<T> gemm() {
+    if constexpr (sizeof(T) == 4)
+        return gemm32.load();
+    else
+        return gemm64.load();
+}
+
+// A matrix as BLAS takes it: rows one after another, or columns, `lead` elements apart.
+struct Matrix {
+    int64_t rows, columns, lead;
+    bool turned;  // columns one after another
+
+    // Elements from the start to row i, and to column i.
+    int64_t row(int64_t i) const { return turned ? i : i * lead; }
+    int64_t column(int64_t i) const { return turned ? i * lead : i; }
+};
+
+std::optional<Matrix> matrix_of(const py::array& array) {
+    const py::ssize_t item = array.itemsize(), rows = array.shape(0), columns = array.shape(1);
+    const auto apart = [&](int own, int other) -> int64_t {  // 0: not as BLAS takes it
+        const py::ssize_t n = array.shape(other), step = array.strides(own);
+        if (n > 1 && array.strides(other) != item) return 0;
+        if (array.shape(own) == 1) return n;
+        return step % item == 0 && step >= n * item ? step / item : 0;
+    };
+    if (const int64_t lead = apart(0, 1)) return Matrix{rows, columns, lead, false};
+    if (const int64_t lead = apart(1, 0)) return Matrix{rows, columns, lead, true};
+    return std::nullopt;
+}
+
+// The result in pieces of whole rows or columns, whichever there are more of, one piece for each thread.
+template <class T>
+void multiply(T* out, const T* x, const T* y, const Matrix& a, const Matrix& b) {
+    constexpr int64_t unit = 64;                 // rows or columns: a piece keeps the BLAS's own tiles whole
+    constexpr int64_t least = int64_t{1} << 22;  // products of numbers that are worth another thread
+    const int64_t m = a.rows, n = b.columns, k = a.columns;
+    const bool by_rows = m >= n;
+    const int64_t longer = std::max(m, n), units = (longer + unit - 1) / unit;
+    const int64_t of_unit = std::max<int64_t>(1, unit * std::min(m, n) * k);
+    parallel(uint64_t(units), uint64_t((least + of_unit - 1) / of_unit), [&](uint64_t first, uint64_t last) {
+        const int64_t begin = int64_t(first) * unit, end = std::min(longer, int64_t(last) * unit);
+        const int64_t count = end - begin;
+        gemm<T>()(row_major, a.turned ? transposed : as_is, b.turned ? transposed : as_is,
+                  by_rows ? count : m, by_rows ? n : count, k, T(1), x + (by_rows ? a.row(begin) : 0), a.lead,
+                  y + (by_rows ? 0 : b.column(begin)), b.lead, T(0), out + (by_rows ? begin * n : begin), n);
+    });
+}
+
+template <class T>
+py::object product_as(const py::array& x, const py::array& y) {
+    const std::optional<Matrix> a = matrix_of(x), b = matrix_of(y);
+    if (!gemm<T>() || !a || !b || a->columns != b->rows) return py::none();
+    py::array out(x.dtype(), {a->rows, b->columns});
+    T* to = static_cast<T*>(out.mutable_data());
+    const T *from = data_of<T>(x), *by = data_of<T>(y);
+    {
+        const py::gil_scoped_release release;
+        multiply(to, from, by, *a, *b);
+    }
+    return out;
+}
+
+// x @ y, or None where the BLAS cannot: other than two matrices of one of its dtypes, none of them empty,
+// with rows or columns that lie one after another.
+py::object product(const py::array& x, const py::array& y) {
+    if (x.ndim() != 2 || y.ndim() != 2 || !x.size() || !y.size()) return py::none();
+    const char kind = x.dtype().kind();
+    const py::ssize_t item = x.itemsize();
+    if (kind != 'f' || y.dtype().kind() != 'f' || y.itemsize() != item || (item != 4 && item != 8))
+        return py::none();
+    return item == 8 ? product_as<double>(x, y) : product_as<float>(x, y);
+}
+
+void use_blas(uintptr_t sgemm, uintptr_t dgemm) {
+    gemm32.store(reinterpret_cast<Gemm<float>>(sgemm));
+    gemm64.store(reinterpret_cast<Gemm<double>>(dgemm));
+}
+
+}  // namespace
+
+void bind_products(py::module_& m) {
+    m.def("use_blas", &use_blas, py::arg("sgemm"), py::arg("dgemm"),
+          "Multiply by these functions from now on: the addresses of cblas_sgemm and cblas_dgemm with sizes "
+          "of 64 "
+          "bits, that run on one thread; 0: by none.");
+    m.def("product", &product, py::arg("x"), py::arg("y"),
+          "x @ y for two matrices that the BLAS in use can multiply, else None.");
+}
+
+}  // namespace spmdx

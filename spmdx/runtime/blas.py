@@ -1,0 +1,66 @@
+"""Products of matrices by MKL where it is installed (``pip install 'spmdx[mkl]'``), and by NumPy's own BLAS where not.
+
+NumPy's wheels bring OpenBLAS. MKL is opened for one thread, and the threads of our kernels share a product's rows or
+columns; and it is told to give the same bits whatever the alignment of its operands and the number of threads, for
+replicas of a value must be equal. SPMDX_BLAS=numpy leaves it alone.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from collections.abc import Callable
+from functools import lru_cache
+from glob import glob
+from typing import Any
+
+import numpy as np
+
+from spmdx.runtime.kernels import product, use_blas
+
+_SEQUENTIAL = 1  # a threading layer, in mkl_service.h
+_STRICT = 0x10000  # as below: the same bits for any alignment and number of threads
+
+
+def matmul(xp: Any) -> Callable[[Any, Any], Any]:
+    """The function that multiplies blocks of a namespace."""
+    return _by_mkl if xp is np and mkl() else xp.matmul
+
+
+def _by_mkl(x: Any, y: Any) -> Any:
+    found = product(x, y)
+    return np.matmul(x, y) if found is None else found
+
+
+@lru_cache(maxsize=1)
+def mkl() -> str:
+    """MKL's version, once it is what multiplies; "" where it is not installed, not wanted, or NumPy's already."""
+    of_numpy = np.show_config(mode="dicts")["Build Dependencies"]["blas"]["name"]
+    library = None if os.environ.get("SPMDX_BLAS") == "numpy" or "mkl" in of_numpy else _opened()
+    if library is None:
+        return ""
+    library.MKL_Set_Threading_Layer(_SEQUENTIAL)
+    branch = library.MKL_CBWR_Get_Auto_Branch()
+    if library.MKL_CBWR_Set(branch | _STRICT):  # an instruction set that has no strict mode
+        library.MKL_CBWR_Set(branch)
+    use_blas(*(_address(getattr(library, f"cblas_{kind}gemm_64")) for kind in "sd"))
+    text = ctypes.create_string_buffer(200)
+    library.MKL_Get_Version_String(text, len(text))
+    return text.value.decode().strip()
+
+
+def _opened() -> Any:
+    """The library that lies beside this Python, as PyPI's and conda's packages put it."""
+    for path in sorted(glob(os.path.join(sys.prefix, "lib", "libmkl_rt.so*")), reverse=True):
+        try:
+            library = ctypes.CDLL(path)
+            library.cblas_sgemm_64  # noqa: B018  # from 2022 on
+        except (OSError, AttributeError):
+            continue
+        return library
+    return None
+
+
+def _address(function: Any) -> int:
+    return ctypes.cast(function, ctypes.c_void_p).value or 0

@@ -1,0 +1,135 @@
+"""Products by a BLAS that Python opens. A stand-in for MKL: the OpenBLAS that NumPy's wheels bring."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import spmdx as sx
+from spmdx.runtime import blas, kernels
+
+NEEDS_MKL = pytest.mark.skipif(not blas.mkl(), reason="MKL is not installed: pip install 'spmdx[mkl]'")
+
+
+@pytest.fixture
+def openblas() -> Iterator[None]:
+    """Products by NumPy's OpenBLAS; by none, or by MKL, after the test."""
+    found = sorted(Path(np.__file__).parent.parent.glob("numpy.libs/libscipy_openblas64_*"))
+    if not found:
+        pytest.skip("this NumPy brings no OpenBLAS of its own to stand in for MKL")
+    library = ctypes.CDLL(str(found[0]))
+    kernels.use_blas(*(blas._address(getattr(library, f"scipy_cblas_{kind}gemm64_")) for kind in "sd"))
+    threads = kernels.threads()
+    yield
+    kernels.set_threads(threads)
+    kernels.use_blas(0, 0)
+    blas.mkl.cache_clear()
+    blas.mkl()
+
+
+def whole_numbers(*shape: int, dtype: str = "float32", seed: int = 0) -> np.ndarray:
+    """Small ones: their products and sums are exact, in whatever order they are added."""
+    return np.random.default_rng((seed, *shape)).integers(-8, 9, shape).astype(dtype)
+
+
+LAYOUTS = {
+    "rows": lambda x: x,
+    "columns": np.asfortranarray,
+    "part of rows": lambda x: np.concatenate([x, x], 1)[:, : x.shape[1]],
+    "part of columns": lambda x: np.asfortranarray(np.concatenate([x, x], 0))[: x.shape[0]],
+    "every other row": lambda x: np.repeat(x, 2, 0)[::2],
+}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("right", LAYOUTS)
+@pytest.mark.parametrize("left", LAYOUTS)
+@pytest.mark.usefixtures("openblas")
+def test_layouts(left: str, right: str, dtype: str) -> None:
+    """Exact: whole numbers."""
+    for m, k, n in [(5, 7, 3), (1, 7, 3), (5, 1, 3), (5, 7, 1), (1, 1, 1), (70, 33, 65)]:
+        x, y = whole_numbers(m, k, dtype=dtype), whole_numbers(k, n, dtype=dtype, seed=1)
+        found = kernels.product(LAYOUTS[left](x), LAYOUTS[right](y))
+        assert found.dtype == x.dtype and found.flags.c_contiguous
+        assert np.array_equal(found, x @ y), (m, k, n)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3, 7])
+@pytest.mark.parametrize("shape", [(700, 300, 130), (130, 300, 700), (64, 4000, 65), (1, 2000, 9000), (9000, 2000, 1)])
+@pytest.mark.usefixtures("openblas")
+def test_pieces_of_threads(shape: tuple[int, int, int], threads: int) -> None:
+    """Exact: whole numbers, in every division among threads."""
+    m, k, n = shape
+    x, y = whole_numbers(m, k), whole_numbers(k, n, seed=1)
+    kernels.set_threads(threads)
+    for a, b in [(x, y), (np.asfortranarray(x), y), (x, np.asfortranarray(y))]:
+        assert np.array_equal(kernels.product(a, b), x @ y)
+
+
+@pytest.mark.usefixtures("openblas")
+def test_what_is_left_to_numpy() -> None:
+    x, y = whole_numbers(4, 6), whole_numbers(6, 5, seed=1)
+    others = [
+        (x[:, ::-1], y),
+        (x, y[::-1]),
+        (np.repeat(x, 2, 1)[:, ::2], y),
+        (np.broadcast_to(x[:1], x.shape), y),
+        (x, y.astype("float64")),
+        (x.astype("int32"), y.astype("int32")),
+        (x.astype(complex), y.astype(complex)),
+        (x.astype(sx.bfloat16), y.astype(sx.bfloat16)),
+        (x[:0], y),
+        (x[:, :0], y[:0]),
+        (x, y[:, :0]),
+        (x[0], y),
+        (x, y[:, 0]),
+        (x[None], y[None]),
+        (x, y[:5]),
+    ]
+    for a, b in others:
+        assert kernels.product(a, b) is None
+    for a, b in others[:4]:
+        assert np.array_equal(blas._by_mkl(a, b), a @ b)
+    with pytest.raises(ValueError, match="matmul"):
+        blas._by_mkl(x, y[:5])
+
+
+def test_without_mkl() -> None:
+    """NumPy's own function, where MKL is not installed or is not wanted."""
+    program = (
+        "import numpy as np; from spmdx.runtime import blas; print(blas.matmul(np) is np.matmul, repr(blas.mkl()))"
+    )
+    env = {**os.environ, "SPMDX_BLAS": "numpy"}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=env, check=True)
+    assert done.stdout == "True ''\n"
+    assert blas.mkl() or blas.matmul(np) is np.matmul
+
+
+@NEEDS_MKL
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_mkl_gives_the_same_bits(dtype: str) -> None:
+    """Exact: whatever the alignment, the number of threads, and where rows are divided."""
+    draw = np.random.default_rng(3)
+    x, y = draw.standard_normal((513, 300)).astype(dtype), draw.standard_normal((300, 259)).astype(dtype)
+    before = kernels.threads()
+    kernels.set_threads(1)
+    want = kernels.product(x, y)
+    assert np.allclose(want, x @ y, rtol=1e-4 if dtype == "float32" else 1e-12)
+    for shift in (1, 3, 5):
+        room = np.empty(x.size + shift, dtype)
+        moved = room[shift:].reshape(x.shape)
+        moved[:] = x
+        assert np.array_equal(kernels.product(moved, y), want)
+    for threads in (2, 3):
+        kernels.set_threads(threads)
+        assert np.array_equal(kernels.product(x, y), want)
+    kernels.set_threads(before)
+    parts = [kernels.product(part, y) for part in (x[:100], x[100:101], x[101:])]
+    assert np.array_equal(np.concatenate(parts), want)
