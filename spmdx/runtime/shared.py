@@ -79,7 +79,7 @@ class SharedGroup(Group):
     def _measured(self, mpi: Any, shared: Any, nbytes: int) -> bool:
         """Whether MPI is not clearly faster than shared memory: one answer on every rank."""
         best = np.full(2, np.inf)
-        for _ in range(4 if nbytes <= 2**24 else 3):
+        for _ in range(8 if nbytes <= 2**24 else 3):
             for i, way in enumerate((mpi, shared)):
                 self.plain.barrier()
                 start = perf_counter()
