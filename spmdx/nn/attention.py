@@ -17,7 +17,15 @@ from spmdx.dtypes import NARROW, float32
 from spmdx.errors import ArgumentError, ShapeError
 from spmdx.nn.dropout import dropout
 from spmdx.ops import elementwise as e
-from spmdx.ops.attend import _attend, _attend_back, _attend_columns_back, _attend_rows_back, _gradient_beside, _rotate
+from spmdx.ops.attend import (
+    _attend,
+    _attend_back,
+    _attend_columns_back,
+    _attend_rows_back,
+    _gradient_beside,
+    _rotate,
+    parts,
+)
 from spmdx.ops.contract import einsum
 from spmdx.ops.create import arange, tri
 from spmdx.ops.fit import fit
@@ -160,19 +168,8 @@ def _backward(kept: Any, g: Array) -> Any:
         columns, n = _attend_columns_back(*back), k.shape[-1]
         found = _attend_rows_back(*back), columns[..., :n], columns[..., n:]
     else:
-        found = _parts(_attend_back(*back), q, k, v)
+        found = tuple(parts(_attend_back(*back), q.shape, k.shape, v.shape))
     return (*(fit(slope, x) for slope, x in zip(found, (q, k, v))), None, None, None)
-
-
-def _parts(flat: Array, q: Array, k: Array, v: Array) -> tuple[Any, ...]:
-    """What lies one after another in the last dimension, in the shapes of q, k and v."""
-    found, at = [], 0
-    for x, own in ((q, 3), (k, 2), (v, 2)):
-        shape = x.shape[x.ndim - own :]
-        size = math.prod(shape)
-        found.append(flat[..., at : at + size].reshape((*flat.shape[:-1], *shape)))
-        at += size
-    return tuple(found)
 
 
 def _plain_by_group(q: Array, k: Array, v: Array, mask: Any, scale: Any, offset: Any) -> Array:

@@ -139,10 +139,17 @@ def _attend_columns_back(
     return back.astype(k.dtype, copy=False)
 
 
+def _alike(q: tuple[int, ...], k: tuple[int, ...], v: tuple[int, ...]) -> bool:
+    """Whether every head of q, of k and of v is a matrix of one size."""
+    return q[-2:] == k[-2:] == v[-2:]
+
+
 def _all_rule(g: Any, out: Any, q: Any, k: Any, v: Any, mask: Any, scale: Any, offset: Any) -> Form:
     text = _dims("... [g] [t] [e], ... [g] [t] [e], ... [g] [t] [d]", q, mask, "... w").replace(
         "g t [s]", "[g] [t] [s]"
     )
+    if _alike(q, k, v):
+        return Form(f"{text} [t] [d]", {"w": q[-3] + 2})
     return Form(text, {"w": math.prod(q[-3:]) + math.prod(k[-2:]) + math.prod(v[-2:])})
 
 
@@ -150,15 +157,29 @@ def _all_rule(g: Any, out: Any, q: Any, k: Any, v: Any, mask: Any, scale: Any, o
 def _attend_back(
     xp: Any, at: Bounds, g: Any, out: Any, q: Any, k: Any, v: Any, mask: Any, scale: Any, offset: int | None
 ) -> Any:
-    """All three gradients of _attend, flat, one after another: where queries are whole, one pass makes them."""
+    """All three gradients of _attend: where queries are whole, one pass makes them. One after another, [..., group +
+    2, t, d] where the heads are alike, and else flat; :func:`parts` takes them apart."""
     operands = (g, out, q, k, v, mask, scale)
     shapes = (q.shape[-3:], k.shape[-2:], v.shape[-2:])
-    ends = [0, *accumulate(math.prod(shape) for shape in shapes)]
-    back = _room(xp, operands, (ends[-1],))
-    batch, parts = back.shape[:-1], (back[..., a:b] for a, b in pairwise(ends))
-    rows, *columns = (part.reshape(*batch, *shape) for part, shape in zip(parts, shapes))
+    if _alike(*shapes):
+        back = _room(xp, operands, (shapes[0][0] + 2, *shapes[1]))
+        if xp is np and back.ndim > 3:  # in memory [group + 2, ..., t, few, d], which is what comes next wants
+            lies = (back.shape[-3], *back.shape[:-4], back.shape[-2], back.shape[-4], back.shape[-1])
+            back = np.moveaxis(back.reshape(lies), (0, -2), (-3, -4))
+    else:
+        back = _room(xp, operands, (sum(math.prod(shape) for shape in shapes),))
+    rows, *columns = parts(back, *shapes)
     _back(xp, at, operands, offset, rows, (columns[0], columns[1]))
     return back.astype(q.dtype, copy=False)
+
+
+def parts(back: Any, q: tuple[int, ...], k: tuple[int, ...], v: tuple[int, ...]) -> list[Any]:
+    """What _attend_back gives, an array or a block, in the shapes of q, k and v."""
+    if _alike(q, k, v):
+        return [back[..., :-2, :, :], back[..., -2, :, :], back[..., -1, :, :]]
+    shapes = (q[-3:], k[-2:], v[-2:])
+    ends = [0, *accumulate(math.prod(shape) for shape in shapes)]
+    return [back[..., a:b].reshape((*back.shape[:-1], *shape)) for (a, b), shape in zip(pairwise(ends), shapes)]
 
 
 @op("... -> ...", linear="together")

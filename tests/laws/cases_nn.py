@@ -192,6 +192,8 @@ def columns_back(g: object, q: object, k: object, v: object, mask: object, offse
 def all_back(g: object, q: object, k: object, v: object, mask: object, offset: int | None) -> object:
     rows, columns = rows_back(g, q, k, v, mask, offset), columns_back(g, q, k, v, mask, offset)
     n = k.shape[-1]
+    if q.shape[-2:] == k.shape[-2:] == v.shape[-2:]:
+        return np.concatenate([rows, columns[..., None, :, :n], columns[..., None, :, n:]], -3)
     return np.concatenate([rows.ravel(), columns[..., :n].ravel(), columns[..., n:].ravel()])
 
 
@@ -236,6 +238,7 @@ for mask, offset in ((True, 1), (seen, None), (seen, 1)):
         ),
     ]
 batched = values(2, 1, 3, 2), values(2, 2, 2, seed=1), values(2, 2, 3, seed=2)
+alike = values(2, 2, 3, 2, seed=4), values(2, 3, 2, seed=5), values(2, 3, 2, seed=6)
 nothing = values(1, 1, 2, 2), values(1, 0, 2), values(1, 0, 3)
 CASES += [
     Case(
@@ -250,6 +253,13 @@ CASES += [
         lambda q, k, v: attend._attend(q, k, v, True, 0.5, None),
         lambda q, k, v: np.zeros((1, 1, 2, 3)),
         nothing,
+    ),
+    Case(  # heads of one size
+        "attend_back",
+        lambda g, out, q, k, v: attend._attend_back(g, out, q, k, v, True, 0.5, 0),
+        lambda g, out, q, k, v: all_back(g, q, k, v, True, 0),
+        (values(2, 2, 3, 2), attention(*alike, True, 0), *alike),
+        CLOSE,
     ),
 ]
 
