@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-import sys
+import sysconfig
 from collections.abc import Callable
 from functools import lru_cache
 from glob import glob
@@ -51,8 +51,9 @@ def mkl() -> str:
 
 
 def _opened() -> Any:
-    """The library that lies beside this Python, as PyPI's and conda's packages put it."""
-    for path in sorted(glob(os.path.join(sys.prefix, "lib", "libmkl_rt.so*")), reverse=True):
+    """The library as PyPI's and conda's packages put it: beside this Python, or where a user's own packages lie."""
+    places = [sysconfig.get_path("data"), sysconfig.get_path("data", sysconfig.get_preferred_scheme("user"))]
+    for path in (path for place in places for path in sorted(glob(os.path.join(place, "lib", "libmkl_rt.so*")))[::-1]):
         try:
             library = ctypes.CDLL(path)
             library.cblas_sgemm_64  # noqa: B018  # from 2022 on
