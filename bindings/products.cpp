@@ -6,7 +6,9 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstring>
 #include <optional>
+#include <vector>
 
 #include "bindings/operands.h"
 #include "bindings/parallel.h"
@@ -73,18 +75,47 @@ void multiply(T* out, const T* x, const T* y, const Matrix& a, const Matrix& b) 
     });
 }
 
+// An operand as it is multiplied. Where it is a broadcast, a row that is every row of x is taken once, and so
+// is a column that is every column of y: the result repeats them.
+template <class T>
+struct Operand {
+    std::optional<Matrix> matrix;
+    const T* data;
+    bool repeats = false;
+    std::vector<T> once{};
+
+    Operand(const py::array& array, int along) : data(data_of<T>(array)) {
+        if (array.shape(along) == 1 || array.strides(along) != 0) {
+            matrix = matrix_of(array);
+            return;
+        }
+        const py::ssize_t n = array.shape(1 - along), step = array.strides(1 - along);
+        once.resize(size_t(n));
+        for (py::ssize_t i = 0; i < n; ++i)
+            std::memcpy(&once[size_t(i)], static_cast<const char*>(array.data()) + i * step, sizeof(T));
+        data = once.data();
+        repeats = true;
+        matrix = along == 0 ? Matrix{1, n, n, false} : Matrix{n, 1, 1, false};
+    }
+};
+
 template <class T>
 py::object product_as(const py::array& x, const py::array& y) {
-    const std::optional<Matrix> a = matrix_of(x), b = matrix_of(y);
-    if (!gemm<T>() || !a || !b || a->columns != b->rows) return py::none();
-    py::array out(x.dtype(), {a->rows, b->columns});
+    const Operand<T> a(x, 0), b(y, 1);
+    if (!gemm<T>() || !a.matrix || !b.matrix || a.matrix->columns != b.matrix->rows) return py::none();
+    const int64_t m = a.matrix->rows, n = b.matrix->columns;
+    py::array out(x.dtype(), {m, n});
     T* to = static_cast<T*>(out.mutable_data());
-    const T *from = data_of<T>(x), *by = data_of<T>(y);
     {
         const py::gil_scoped_release release;
-        multiply(to, from, by, *a, *b);
+        multiply(to, a.data, b.data, *a.matrix, *b.matrix);
     }
-    return out;
+    if (!a.repeats && !b.repeats) return out;
+    const py::ssize_t item = sizeof(T);
+    py::array view(x.dtype(), {x.shape(0), y.shape(1)}, {a.repeats ? 0 : n * item, b.repeats ? 0 : item}, to,
+                   out);
+    py::detail::array_proxy(view.ptr())->flags &= ~py::detail::npy_api::NPY_ARRAY_WRITEABLE_;
+    return view;
 }
 
 // x @ y, or None where the BLAS cannot: other than two matrices of one of its dtypes, none of them empty,

@@ -25,12 +25,27 @@ _STRICT = 0x10000  # as below: the same bits for any alignment and number of thr
 
 def matmul(xp: Any) -> Callable[[Any, Any], Any]:
     """The function that multiplies blocks of a namespace."""
-    return _by_mkl if xp is np and mkl() else xp.matmul
+    return (_by_mkl if mkl() else _by_numpy) if xp is np else xp.matmul
 
 
 def _by_mkl(x: Any, y: Any) -> Any:
     found = product(x, y)
-    return np.matmul(x, y) if found is None else found
+    return _by_numpy(x, y) if found is None else found
+
+
+def _by_numpy(x: Any, y: Any) -> Any:
+    return _repeated(x, y) if 0 in x.strides or 0 in y.strides else np.matmul(x, y)
+
+
+def _repeated(x: Any, y: Any) -> Any:
+    """The product where an operand is a broadcast, as the gradient of a sum is: a row of x that is every row, and a
+    column of y that is every column, are multiplied once. (MKL's way does the same, in bindings/products.cpp.)"""
+    if x.ndim == y.ndim == 2 and x.size and y.size:
+        shape = x.shape[0], y.shape[1]
+        x = np.ascontiguousarray(x[:1]) if x.strides[0] == 0 else x
+        y = np.ascontiguousarray(y[:, :1]) if y.strides[1] == 0 else y
+        return np.broadcast_to(np.matmul(x, y), shape)
+    return np.matmul(x, y)
 
 
 @lru_cache(maxsize=1)

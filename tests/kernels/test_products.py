@@ -6,8 +6,9 @@ import ctypes
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -80,7 +81,7 @@ def test_what_is_left_to_numpy() -> None:
         (x[:, ::-1], y),
         (x, y[::-1]),
         (np.repeat(x, 2, 1)[:, ::2], y),
-        (np.broadcast_to(x[:1], x.shape), y),
+        (np.broadcast_to(x[:, :1], x.shape), y),
         (x, y.astype("float64")),
         (x.astype("int32"), y.astype("int32")),
         (x.astype(complex), y.astype(complex)),
@@ -104,12 +105,40 @@ def test_what_is_left_to_numpy() -> None:
 def test_without_mkl() -> None:
     """NumPy's own function, where MKL is not installed or is not wanted."""
     program = (
-        "import numpy as np; from spmdx.runtime import blas; print(blas.matmul(np) is np.matmul, repr(blas.mkl()))"
+        "import numpy as np; from spmdx.runtime import blas; print(blas.matmul(np) is blas._by_numpy, repr(blas.mkl()))"
     )
     env = {**os.environ, "SPMDX_BLAS": "numpy"}
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=env, check=True)
     assert done.stdout == "True ''\n"
-    assert blas.mkl() or blas.matmul(np) is np.matmul
+    assert blas.mkl() or blas.matmul(np) is blas._by_numpy
+
+
+@pytest.mark.parametrize("multiply", [blas._by_numpy, blas._by_mkl])
+@pytest.mark.usefixtures("openblas")
+def test_broadcast_operands(multiply: Callable[[Any, Any], Any]) -> None:
+    """Exact: whole numbers. What is repeated is multiplied once, and repeated in the result."""
+    x, y = whole_numbers(4, 6), whole_numbers(6, 5, seed=1)
+    row, column = np.broadcast_to(x[:1], x.shape), np.broadcast_to(y[:, :1], y.shape)
+    one, ones = np.broadcast_to(x[:1, :1], x.shape), np.broadcast_to(y[:1, :1], y.shape)
+    along = np.broadcast_to(x[:, :1], x.shape)
+    for a, b, repeats in [
+        (row, y, (True, False)),
+        (x, column, (False, True)),
+        (row, column, (True, True)),
+        (one, y, (True, False)),
+        (x, ones, (False, True)),
+        (one, ones, (True, True)),
+        (one, y[:, :1], (True, True)),
+        (along, y, (False, False)),
+        (np.asfortranarray(x), column, (False, True)),
+    ]:
+        found = multiply(a, b)
+        assert np.array_equal(found, a.copy() @ b.copy())
+        assert (found.strides[0] == 0 or len(found) == 1, found.strides[1] == 0 or found.shape[1] == 1) == repeats
+    for a, b in [(row[:0], y), (row[:, :0], column[:0]), (row, column[:, :0]), (row, y[:, 0]), (x[0], column)]:
+        assert np.array_equal(multiply(a, b), a.copy() @ b.copy())
+    with pytest.raises(ValueError, match="matmul"):
+        multiply(row, y[:5])
 
 
 @NEEDS_MKL
