@@ -31,6 +31,7 @@ class State:
     dry: Any = None  # a run without blocks: spmdx.transforms.shapes.Dry
     batch: tuple[Any, ...] = ()  # the vmaps that are running, from the outermost
     saving: Any = None  # what a rematerialised function is to save: sees every operation that is recorded
+    draws: Any = None  # the generators drawn from, and their states before, of a function that will run again
     depth: int = 0  # gradients being taken around this code: operations are recorded while it is above 0
 
 

@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from spmdx import context
 from spmdx.array import Array
 from spmdx.errors import ArgumentError, DtypeError
 from spmdx.ops.place import asarray
@@ -76,6 +77,8 @@ class Generator:
 
     def _call(self, function: Callable[..., Any], *args: Any, **more: Any) -> Any:
         """One call: a call that raises is none."""
+        if (draws := context.get().draws) is not None:
+            draws.setdefault(self, self.state)
         out = function(fold_in(self._key, self._calls), *args, **more)
         self._calls += 1
         return out

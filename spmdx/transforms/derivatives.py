@@ -14,6 +14,7 @@ from spmdx.errors import ArgumentError, GradientError
 from spmdx.ops.create import eye, zeros_like
 from spmdx.ops.place import asarray
 from spmdx.ops.shape import moveaxis, reshape
+from spmdx.transforms.again import Draws
 from spmdx.transforms.vmap import vmap
 
 
@@ -23,11 +24,15 @@ def linearize(function: Callable[..., Any], *primals: Any) -> tuple[Any, Callabl
     ``push(*tangents)`` may be called many times, also inside :func:`spmdx.vmap`: it is the vjp of the vjp, so whatever
     has a gradient rule has a forward derivative.
     """
-    value, _ = vjp(function, *primals)
+    draws = Draws()
+    with draws.first():
+        value, _ = vjp(function, *primals)
     mesh = default_mesh()
 
     def back(cotangent: Any) -> Any:
-        return vjp(function, *primals)[1](cotangent)
+        with draws.second():
+            pull_back = vjp(function, *primals)[1]
+        return pull_back(cotangent)
 
     probe = tree.map(lambda x: zeros_like(x) if isinstance(x, Array) else asarray(x, mesh=mesh), value)
     _, pull_back = vjp(back, probe)

@@ -18,6 +18,7 @@ from spmdx.autodiff import bundled, pull
 from spmdx.errors import ArgumentError
 from spmdx.spec import Spec
 from spmdx.tape import Bundle, Watched, now
+from spmdx.transforms.again import Draws
 from spmdx.transforms.batched import innermost, level_of
 
 Keeps = Callable[[str, Spec, Sequence[str]], bool]  # of an operation's name, its result's spec, and the parts it is in
@@ -42,8 +43,8 @@ def remat(function: Callable[..., Any] | None = None, *, policy: Policy = "nothi
             parts) -> bool`` of an operation's name, the spec of its result, and the parts of the model that it is in.
 
     Gradients are those without it, to the last bit: the same operations run in the same order, and random values are
-    functions of key and index. Collectives of the first run are made again in the second, and counted, unless their
-    results are saved.
+    functions of key and index; a generator goes back to the state in which the first run found it. Collectives of the
+    first run are made again in the second, and counted, unless their results are saved.
     """
     if function is None:
         return lambda function: remat(function, policy=policy)
@@ -64,7 +65,8 @@ def remat(function: Callable[..., Any] | None = None, *, policy: Policy = "nothi
                 return tree.map(level.up, whole(*tree.unflatten(treedef, down)))
         start = now()
         first = Saving(keeps, names) if saves else None
-        with context.use(saving=first):
+        draws = Draws()
+        with draws.first(saving=first):
             value = function(*args, **kwargs)
         outputs, _ = tree.flatten(value)
         sources = _sources(outputs, start)
@@ -72,7 +74,7 @@ def remat(function: Callable[..., Any] | None = None, *, policy: Policy = "nothi
 
         def gradients(g: list[Any]) -> list[Any]:
             again = Saving(keeps, names, kept) if saves else None
-            with context.use(depth=context.get().depth + 1, check_keys=False, saving=again):  # the same draws again
+            with draws.second(depth=context.get().depth + 1, saving=again):
                 made = tree.leaves(function(*args, **kwargs))
             with_g = [(out, c) for out, c in zip(made, g) if c is not None]
             return list(pull([out for out, _ in with_g], [c for _, c in with_g], sources))

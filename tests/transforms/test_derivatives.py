@@ -103,3 +103,15 @@ def test_bad_calls_say_so() -> None:
         sx.jacrev(function, argnums=2)(x)
     with pytest.raises(GradientError, match="real floating arrays"):
         sx.jacrev(lambda x: x * 1j)(x)
+
+
+def test_a_function_that_draws_is_the_same_function_twice() -> None:
+    rng, key = sx.random.default_rng(0), sx.random.key(1)
+
+    def noisy(x: Any) -> Any:
+        return sx.sum(x * rng.normal(size=3) * sx.random.normal(key, (3,)))
+
+    with sx.debug.check_keys():
+        value, change = sx.jvp(noisy, (sx.ones(3),), (sx.ones(3),))
+    assert float(value) == float(change)
+    assert rng.state[1] == 1
