@@ -14,7 +14,7 @@ import numpy as np
 from spmdx.array import Array
 from spmdx.autodiff import custom_vjp, vjp
 from spmdx.dtypes import NARROW, float32
-from spmdx.errors import ArgumentError, ShapeError
+from spmdx.errors import ArgumentError, DtypeError, ShapeError
 from spmdx.nn.dropout import dropout
 from spmdx.ops import elementwise as e
 from spmdx.ops.attend import (
@@ -32,7 +32,7 @@ from spmdx.ops.fit import fit
 from spmdx.ops.neural import settled
 from spmdx.ops.place import asarray
 from spmdx.ops.scan import softmax
-from spmdx.ops.shape import permute_dims
+from spmdx.ops.shape import broadcast_to, permute_dims
 from spmdx.random import Key
 from spmdx.tape import recording
 from spmdx.transforms.remat import part
@@ -58,8 +58,8 @@ def attention(
         q: [..., t, heads, d].
         k, v: [..., s, few, d] and [..., s, few, e], where ``few`` divides ``heads``: each of the heads of k and v
             serves heads / few neighbouring heads of q (Ainslie and others, "GQA", 2023).
-        mask: bools, True where a query sees a key: [t, s] or [..., heads or 1, t, s]. A query that
-            sees nothing gives 0.
+        mask: bools, True where a query sees a key: [t, s] or [..., heads or 1, t, s], where t or s may be 1, the same
+            for all. A query that sees nothing gives 0.
         bias: numbers added to the scores, shaped as ``mask``.
         causal: query i sees key j where j <= i + s - t: the last query sees every key.
         scale: 1 / sqrt(d) if left out.
@@ -75,12 +75,13 @@ def attention(
     t, heads, few, s = q.shape[-3], q.shape[-2], k.shape[-2], k.shape[-3]
     scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
     q = q.reshape((*q.shape[:-2], few, heads // few, q.shape[-1]))
-    mask, bias = (_by_group(x, q) for x in (mask, bias))
+    mask, bias = _by_group(mask, q, s, "mask"), _by_group(bias, q, s, "bias")
     offset = s - t if causal else None
     if bias is None and not dropout and not any(x.spec.layouts[d].axes for x, d in _needed_whole(q, k, v)):
         rows = permute_dims(q, _order(q, -3, -2, -4, -1))
         keys, values = (permute_dims(x, _order(x, -2, -3, -1)) for x in (k, v))
-        found = _by_blocks(rows, keys, values, True if mask is None else mask, scale, offset)
+        seen = True if mask is None else broadcast_to(mask, (*mask.shape[:-2], t, s))
+        found = _by_blocks(rows, keys, values, seen, scale, offset)
         found = permute_dims(found, _order(found, -2, -4, -3, -1))
     else:
         found = _plain(q, k, v, mask, bias, scale, offset, (dropout, key))
@@ -100,6 +101,11 @@ def _check(q: Array, k: Array, v: Array) -> None:
             f"{shapes[0][-2]} heads of q cannot share the {shapes[1][-2]} heads of k and v equally.",
             "a number of heads of k and v that divides that of q",
         )
+    for name, x in zip("qkv", (q, k, v)):
+        if x.dtype.kind not in "fV":
+            raise DtypeError(
+                f"attention takes floating-point numbers; {name} is {x.dtype.name}.", f"{name}.astype(float)"
+            )
 
 
 def _needed_whole(q: Array, k: Array, v: Array) -> list[tuple[Array, int]]:
@@ -111,17 +117,21 @@ def _order(x: Array, *last: int) -> tuple[int, ...]:
     return (*range(x.ndim - len(last)), *(x.ndim + d for d in last))
 
 
-def _by_group(x: Any, q: Array) -> Any:
-    """A mask or bias [..., heads or 1, t, s] as [..., few or 1, group or 1, t, s]."""
+def _by_group(x: Any, q: Array, s: int, what: str) -> Any:
+    """A mask or bias [..., heads or 1, t or 1, s or 1] as [..., few or 1, group or 1, t or 1, s or 1]."""
     if x is None:
         return None
     x = x if isinstance(x, Array) else asarray(x, mesh=q.mesh)
-    if x.ndim == 2:
-        return x.reshape((1, 1, *x.shape))
-    few, group = q.shape[-3:-1]
-    if x.shape[-3] not in (1, few * group):
-        raise ShapeError(f"a mask of shape {x.shape} for {few * group} heads.", "[t, s], or [..., heads or 1, t, s]")
-    return x.reshape((*x.shape[:-3], *((1, 1) if x.shape[-3] == 1 else (few, group)), *x.shape[-2:]))
+    if what == "mask" and x.dtype.kind != "b":
+        raise DtypeError(f"a mask holds bools, True where a query sees a key; got {x.dtype.name}.", "mask=mask != 0")
+    t, few, group = q.shape[-4:-1]
+    heads = x.shape[-3] if x.ndim > 2 else 1
+    if x.ndim < 2 or heads not in (1, few * group) or x.shape[-2] not in (1, t) or x.shape[-1] not in (1, s):
+        raise ShapeError(
+            f"a {what} of shape {x.shape} for {few * group} heads, t={t} and s={s}.",
+            "[t, s], or [..., heads or 1, t, s]",
+        )
+    return x.reshape((*x.shape[:-3], *((1, 1) if heads == 1 else (few, group)), *x.shape[-2:]))
 
 
 @part("attention")
@@ -192,7 +202,7 @@ def rope_table(positions: Any, dim: int, *, base: float = 10000.0, mesh: Any = N
     Args:
         positions: how many, or the numbers themselves.
     """
-    if isinstance(positions, int):
+    if isinstance(positions, (int, np.integer)):
         positions = arange(positions, mesh=mesh)
     at = positions if isinstance(positions, Array) else asarray(positions, mesh=mesh)
     angles = at.astype(float)[..., None] * (base ** (-np.arange(0, dim, 2) / dim))
@@ -210,6 +220,9 @@ def rope(
         neighbours: turn elements 2i and 2i + 1 together, as the paper; else i and i + d / 2, as in Llama's
             weights.
     """
+    x = x if isinstance(x, Array) else asarray(x)
+    if x.dtype.kind not in "fV":
+        raise DtypeError(f"rope turns floating-point numbers; got {x.dtype.name}.", "x.astype(float)")
     if x.ndim < 3 or x.shape[-1] % 2:
         raise ShapeError(f"rope of shape {x.shape}.", "[..., positions, heads, features], with even features")
     if table is None:

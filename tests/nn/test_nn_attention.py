@@ -42,6 +42,8 @@ HOW = {
     "mask": {"mask": MASK},
     "mask of heads": {"mask": HEADS, "causal": True},
     "matrix": {"mask": MASK[1, 0]},
+    "keys": {"mask": MASK[:, :, :1]},
+    "queries": {"mask": MASK[..., :1]},
 }
 # Placements of q, and of k and v: batch, heads, queries; keys divided are never gathered.
 WHERE = [
@@ -209,3 +211,16 @@ def test_rope_at_given_positions_and_with_a_table() -> None:
     close(nn.rope(put(Q), at), turned(Q, at, False))
     close(nn.rope(put(Q), table=nn.rope_table(5, 6, mesh=ALONE)), turned(Q, np.arange(5), False))
     assert nn.rope(put(Q.astype("float32"))).dtype == np.float32
+
+
+def test_masks_and_operands_that_do_not_fit() -> None:
+    q, k, v = map(put, (Q, K, V))
+    for mask in (MASK[0, 0, 0], MASK[..., 1:], MASK[:, :, 1:], HEADS[:, 1:]):
+        with pytest.raises(sx.errors.ShapeError, match="a mask of shape"):
+            nn.attention(q, k, v, mask=mask)
+    with pytest.raises(sx.errors.DtypeError, match="Write mask=mask != 0"):
+        nn.attention(q, k, v, mask=MASK.astype(int))
+    with pytest.raises(sx.errors.DtypeError, match="k is int64"):
+        nn.attention(q, k.astype(int), v)
+    with pytest.raises(sx.errors.DtypeError, match="rope"):
+        nn.rope(q.astype(int))
