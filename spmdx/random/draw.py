@@ -228,8 +228,24 @@ def randint(
         low, high: integers, any that ``dtype`` holds (high: or one above); or integer arrays that broadcast to the
             shape.
     """
-    kind, words = whole(dtype, "randint"), words_of(key)
-    bottom, last = _bound(low, "low", kind, 0, mesh), _bound(high, "high", kind, 1, mesh)
+    return integers(key, shape, low, high, False, dtype=dtype, mesh=mesh, placement=placement, device=device)
+
+
+def integers(
+    key: Key,
+    shape: Any,
+    low: Any,
+    high: Any,
+    endpoint: bool,
+    *,
+    dtype: Any = np.int64,
+    mesh: Mesh | None = None,
+    placement: Placement | None = None,
+    device: str | None = None,
+) -> Array:
+    """:func:`randint`, up to ``high`` itself with ``endpoint``."""
+    kind, words, less = whole(dtype, "randint"), words_of(key), 0 if endpoint else 1
+    bottom, last = _bound(low, "low", kind, 0, mesh), _bound(high, "high", kind, less, mesh)
     spec = target(shape, kind, (bottom, last), (mesh, placement, device), "randint")
     if not isinstance(bottom, Array) and not isinstance(last, Array):
         top = last + 1
@@ -238,9 +254,10 @@ def randint(
         return drawn(spec, lambda on, n, i: on.randint(words, n, i, kind, bottom, top))
     bottom, last = (v if isinstance(v, Array) else constant(np.asarray(v, kind), spec.mesh) for v in (bottom, last))
     wide, word = np.dtype(f"{kind.kind}8"), np.dtype(np.uint64)
+    wrapped = np.iinfo(kind).max if less and isinstance(high, Array) else None  # the least integer, less 1
 
     def fill(on: Any, n: tuple[int, ...], i: Intervals, a: Any, b: Any) -> Any:
-        if not (a <= b).all():
+        if not (a <= b).all() or (wrapped is not None and (b == wrapped).any()):
             raise ArgumentError("randint needs low < high in every element.", "high=low + 1")
         if key.impl == THREEFRY:
             return _jax_integers(on, key, n, i, a, b)
@@ -304,7 +321,9 @@ def _bound(value: Any, name: str, kind: np.dtype[Any], less: int, mesh: Mesh | N
         raise _misfit(name, f"{name}={value}", kind, "a wider dtype")
     if block.ndim == 0:
         return int(block) - less
-    return constant((block - block.dtype.type(less)).astype(kind), mesh if mesh is not None else default_mesh())
+    if less and block.size and int(block.min()) == limits.min:
+        raise ArgumentError("randint needs low < high in every element.", "high=low + 1")
+    return constant(block.astype(kind) - kind.type(less), mesh if mesh is not None else default_mesh())
 
 
 def _misfit(name: str, what: str, kind: np.dtype[Any], hint: str) -> ArgumentError:

@@ -56,7 +56,8 @@ def dirichlet(
         return _narrowed(parts / total, kind)
 
     full = (*sizes_of(shape), concentration.shape[-1])
-    return _whole_events(full, 1, kind, fill, [(concentration, "alpha", "positive")], (mesh, placement, device))
+    given = [(concentration, "alpha", "positive")]
+    return _whole_events(full, 1, kind, fill, given, (mesh, placement, device), "dirichlet")
 
 
 def multivariate_normal(
@@ -81,7 +82,8 @@ def multivariate_normal(
     n = matrix.shape[-1] if matrix.ndim == 2 else -1
     if matrix.shape != (n, n):
         raise ShapeError(f"a covariance is an n by n matrix; got shape {matrix.shape}.", "cov=np.eye(3)")
-    if not np.allclose(matrix, matrix.T, rtol=1e-8, atol=0.0):
+    size = np.sqrt(np.abs(np.diagonal(matrix)))  # what the elements of a covariance are at most, and round by
+    if not (np.abs(matrix - matrix.T) <= 1e-8 * np.outer(size, size)).all():
         raise ArgumentError("a covariance is symmetric.", "cov=(cov + cov.T) / 2")
     try:
         factor = np.linalg.cholesky(matrix)
@@ -93,7 +95,7 @@ def multivariate_normal(
         return _narrowed(x @ on.xp.asarray(factor.T) + center, kind)
 
     given = [(parameter(mean, "mean", "finite", DOUBLE, mesh), "mean", "finite")]
-    return _whole_events((*sizes_of(shape), n), 1, kind, fill, given, (mesh, placement, device))
+    return _whole_events((*sizes_of(shape), n), 1, kind, fill, given, (mesh, placement, device), "multivariate_normal")
 
 
 def orthogonal(
@@ -124,7 +126,7 @@ def orthogonal(
         q = q * on.xp.where(d < 0, -1.0, 1.0)[..., None, :]
         return _narrowed(on.xp.ascontiguousarray(q if n >= columns else on.xp.swapaxes(q, -1, -2)), kind)
 
-    return _whole_events((*sizes_of(shape), n, columns), 2, kind, fill, [], (mesh, placement, device))
+    return _whole_events((*sizes_of(shape), n, columns), 2, kind, fill, [], (mesh, placement, device), "orthogonal")
 
 
 def ball(
@@ -156,17 +158,17 @@ def ball(
         size = on.exp((logs - on.log(total)[..., None]) / power)
         return _narrowed(on.xp.where(on.bernoulli(third.words, n, i, 0.5), size, -size), kind)
 
-    return _whole_events((*sizes_of(shape), int(d)), 1, kind, fill, [], (mesh, placement, device))
+    return _whole_events((*sizes_of(shape), int(d)), 1, kind, fill, [], (mesh, placement, device), "ball")
 
 
-def _whole_events(shape: Shape, events: int, kind: Any, fill: Any, given: Any, where: Where) -> Array:
+def _whole_events(shape: Shape, events: int, kind: Any, fill: Any, given: Any, where: Where, name: str) -> Array:
     """Drawn with the last ``events`` dimensions whole; where the placement asked for divides them, each rank keeps its
     part of what it computed: nothing moves."""
-    asked = target(shape, kind, [value for value, _, _ in given], where, "random")
+    asked = target(shape, kind, [value for value, _, _ in given], where, name)
     layouts = asked.layouts[: asked.ndim - events] + (WHOLE,) * events
     x = drawn(asked.replace(layouts=layouts, partial=()), fill, given)
     steps = plan(x.spec, asked)
-    return moved_arrays([x], [asked], [steps], "random")[0]
+    return moved_arrays([x], [asked], [steps], name)[0]
 
 
 def _narrowed(block: Any, kind: Any) -> Any:

@@ -107,8 +107,7 @@ class Generator:
     ) -> Array:
         """Integers from low to high - 1 (to high with ``endpoint``); from 0 to low - 1 if only low is given."""
         low, high = (0, low) if high is None else (low, high)
-        high = np.asarray(high) + 1 if endpoint and not isinstance(high, (int, Array)) else high + int(endpoint)
-        return self._draw(draw.randint, size, low, high, dtype=dtype, **where)
+        return self._draw(draw.integers, size, low, high, endpoint, dtype=dtype, **where)
 
     def bytes(self, length: int) -> bytes:
         """Random bytes, the same on every rank."""

@@ -253,6 +253,8 @@ NEGATIVE = sx.asarray(np.array([1.0, -0.5, 2.0]))
         (lambda: random.multivariate_normal(KEY, 3, 0.0, [[1.0, 2.0], [2.0, 1.0]]), ArgumentError, "positive definite"),
         (lambda: random.multivariate_normal(KEY, 3, 0.0, [[1.0, 2.0], [0.0, 1.0]]), ArgumentError, "symmetric"),
         (lambda: random.multivariate_normal(KEY, 3, 0.0, np.ones(3)), ShapeError, "n by n"),
+        (lambda: random.randint(KEY, 1, 0, np.zeros(1, np.uint8), dtype=np.uint8), ArgumentError, "low < high"),
+        (lambda: random.randint(KEY, 1, 0, sx.zeros(1, np.uint8), dtype=np.uint8), ArgumentError, "low < high"),
         (lambda: random.ball(KEY, 3, 2, 0.0), ArgumentError, "p is finite and above 0"),
         (lambda: random.gamma(KEY, (2**40, 2**40), 1.0), ShapeError, r"2\*\*63"),
     ],

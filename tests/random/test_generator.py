@@ -176,3 +176,26 @@ def test_the_same_on_every_rank() -> None:
 def test_errors(call: Callable[[], Any], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         call()
+
+
+def test_bounds_of_integers_are_numbers_lists_or_narrow_arrays() -> None:
+    rng = default_rng(0)
+    assert rng.integers([1, 3]).shape == (2,)
+    np.testing.assert_array_equal(rng.integers([5, 6], [6, 7]).numpy(), [5, 6])
+    np.testing.assert_array_equal(rng.integers([5, 6], [5, 6], endpoint=True).numpy(), [5, 6])
+    for high in (np.uint8(255), np.array([255], np.uint8), sx.asarray(np.array([255], np.uint8))):
+        drawn = rng.integers(0, high, size=1000, dtype=np.uint8, endpoint=True).numpy()
+        assert drawn.min() < 10 and drawn.max() > 245
+        assert rng.integers(250, high, size=100, endpoint=True).numpy().max() == 255
+    low, high = np.array([-3]), np.zeros(1, np.uint8)  # 0 less 1 is no uint8
+    assert rng.integers(low, high, size=50).numpy().max() == -1
+
+
+def test_covariances_are_symmetric_up_to_rounding() -> None:
+    turn = np.linalg.qr(np.random.default_rng(0).normal(size=(4, 4)))[0]
+    rounded = turn @ np.diag([1.0, 2.0, 3.0, 4.0]) @ turn.T
+    rounded[0, 1] += 1e-17
+    almost = np.eye(4)
+    almost[0, 1] = 1e-18
+    for cov in (rounded, almost):
+        assert default_rng(0).multivariate_normal(np.zeros(4), cov).shape == (4,)
