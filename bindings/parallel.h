@@ -8,6 +8,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <mutex>
 #include <system_error>
@@ -22,9 +23,10 @@ inline std::atomic<int> thread_count{static_cast<int>(std::max(1u, std::thread::
 // ends even where no helper ever comes.
 class Helpers {
  public:
-    // run(i) for i in [0, pieces), on at most so many threads.
+    // run(i) for i in [0, pieces), on at most so many threads. Throws what a piece has thrown, when all have
+    // ended: until then they use what the caller lends them.
     void run(uint64_t pieces, const std::function<void(uint64_t)>& piece) {
-        Loop loop{&piece, pieces, 0, 0};
+        Loop loop{&piece, pieces, 0, 0, nullptr};
         {
             const std::lock_guard<std::mutex> hold(mutex_);
             loops_.push_back(&loop);
@@ -35,6 +37,7 @@ class Helpers {
         while (loop.next < loop.pieces) take(loop, hold);
         done_.wait(hold, [&] { return loop.running == 0; });
         wanted_ -= pieces - 1;
+        if (loop.thrown) std::rethrow_exception(loop.thrown);
     }
 
     // This process's; never destroyed, for helpers wait in it until the process ends.
@@ -53,6 +56,7 @@ class Helpers {
     struct Loop {
         const std::function<void(uint64_t)>* piece;
         uint64_t pieces, next, running;
+        std::exception_ptr thrown;
     };
 
     void start(uint64_t wanted) {
@@ -77,8 +81,14 @@ class Helpers {
         ++loop.running;
         if (loop.next == loop.pieces) loops_.erase(std::find(loops_.begin(), loops_.end(), &loop));
         hold.unlock();
-        (*loop.piece)(mine);
+        std::exception_ptr thrown;
+        try {
+            (*loop.piece)(mine);
+        } catch (...) {  // such as std::bad_alloc: on a helper it would end the process
+            thrown = std::current_exception();
+        }
         hold.lock();
+        if (thrown) loop.thrown = thrown;
         if (--loop.running == 0 && loop.next == loop.pieces) done_.notify_all();
     }
 
