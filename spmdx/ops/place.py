@@ -87,7 +87,8 @@ def asarray(
     Args:
         value: a number, nested sequence, NumPy array, or an Array (which is cast and redistributed as asked).
         placement: a dict or P; Replicate on every axis if left out.
-        copy: False hands over ownership of a NumPy array's memory; otherwise it is copied.
+        copy: False hands over ownership of a NumPy array's memory; otherwise it is copied, and so is what is not
+            aligned or not in this machine's byte order.
 
     Raises:
         DtypeError: a dtype that arrays cannot have, such as object.
@@ -102,7 +103,7 @@ def asarray(
         raise DtypeError("asarray takes numbers and NumPy arrays, not a sequence of Arrays.", "sx.stack(arrays)")
     xp = memory.of(value) if hasattr(value, "__cuda_array_interface__") else np
     whole = xp.asarray(value, dtype=dtype)
-    whole = whole.astype(dtypes.checked(whole.dtype), copy=False)
+    whole = _readable(whole, dtypes.checked(whole.dtype))
     spec = spec_for(whole.shape, whole.dtype, mesh, placement, device)
     check.same(spec.mesh, "asarray", whole)
     everywhere = spec_for(whole.shape, whole.dtype, spec.mesh)
@@ -303,7 +304,8 @@ def from_block(
         block: this rank's NumPy array (on a simulated mesh, a list of all ranks').
         placement: which axes divide which dimension.
         shape: the global shape, to be checked; worked out from the blocks if left out.
-        copy: False hands over ownership of the block's memory; otherwise it is copied.
+        copy: False hands over ownership of the block's memory; otherwise it is copied, and so is what is not aligned
+            or not in this machine's byte order.
 
     One small all-gather agrees on shapes, dtype and validity, so that every rank raises or none does.
     """
@@ -324,8 +326,16 @@ def from_block(
         parts = group.all_gather(records, [len(records)] * mesh.size)
         records = np.concatenate(parts)
     spec = _agreed(records.reshape(mesh.size, -1), placement, mesh, shape, blocks[0].dtype)
-    own = [b if copy is False else xp.array(b, order="C") for b in blocks]
+    own = [_readable(b, spec.dtype) for b in blocks]
+    if copy is not False:
+        own = [xp.array(b, order="C") for b in own]
     return Array(tuple(own) if sim else own[0], spec)
+
+
+def _readable(block: Any, dtype: np.dtype[Any]) -> Any:
+    """The block, or a copy of one that kernels could not read: in another byte order, or not aligned."""
+    aligned = getattr(block.flags, "aligned", True)  # CuPy's always are
+    return block if aligned and block.dtype == dtype else np.array(block, dtype)
 
 
 def _holds_numbers(dtype: np.dtype[Any]) -> bool:

@@ -63,6 +63,18 @@ def test_from_block_infers_ragged_sizes() -> None:
     assert np.array_equal(x.numpy(), expected)
 
 
+@pytest.mark.parametrize("copy", [None, False])
+def test_what_kernels_cannot_read_is_copied(copy: bool | None) -> None:
+    """Exact: whole numbers, in the other byte order, and not aligned; as many rows as are summed by a kernel."""
+    value = np.arange(65 * 16.0).reshape(65, 16)
+    shifted = np.empty(value.nbytes + 1, np.uint8)[1:].view(float).reshape(value.shape)
+    shifted[:] = value
+    for given in (value.astype(value.dtype.newbyteorder()), shifted):
+        for x in (sx.from_block(given, {}, copy=copy), sx.asarray(given, copy=copy)):
+            assert x.block.flags.aligned and x.block.dtype.isnative
+            assert np.array_equal(sx.sum(x, 0).numpy(), value.sum(0))
+
+
 def test_from_block_disagreement_raises_everywhere() -> None:
     mesh = sx.make_mesh()
     if mesh.size == 1:
