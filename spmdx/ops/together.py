@@ -13,6 +13,7 @@ import numpy as np
 
 from spmdx import context
 from spmdx.array import Array
+from spmdx.later import arrive
 from spmdx.ops.fit import fit
 from spmdx.ops.neural import _bias_gelu_back, _norm_back, _norm_scale_back
 from spmdx.ops.reduce import LEAST_ROW, SUMMED, sum
@@ -94,6 +95,7 @@ def adam(
     found: list[Any] = [None] * len(parameters)
     passes: dict[Any, list[list[Any]]] = {}
     for i, ((g, m, v, p), given) in enumerate(zip(parameters, numbers)):
+        arrive((g,))  # a gradient may be on its way still
         specs = _adam_specs(g, m, v, p, b1, b2, given)
         arrays = None if specs is None else _plain(g, m, v, *((p,) if isinstance(p, Array) else ()))
         if arrays is None or any(a.shape != arrays[0].shape for a in arrays):

@@ -16,7 +16,10 @@ import reference
 
 import spmdx as sx
 from spmdx import optim, tree
+from spmdx.later import made
 from spmdx.mesh import Mesh
+from spmdx.runtime import kernels
+from spmdx.runtime.pending import Coming
 
 R, S, P = sx.Replicate(), sx.Shard, sx.Partial()
 SHAPES = {"bias": (7,), "deep": {"cube": (3, 4, 5)}, "weight": (5, 7), "tall": (8, 4)}
@@ -119,10 +122,35 @@ def test_divided_state_of_whole_parameters() -> None:
     assert [x.spec for x in tree.leaves(got)] == [p.spec for p in tree.leaves(params)]
 
 
+class Arrived:
+    """A collective that is done."""
+
+    def __init__(self, block: Any) -> None:
+        self.block = block
+
+    def wait(self) -> list[Any]:
+        return [self.block]
+
+
+def on_its_way(x: Any) -> Any:
+    """An array as gradients are between nodes, where nobody has waited for it."""
+    return made(Coming(Arrived(x._block), 0, lambda block: block), x.spec)
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["there", "on their way"])
 @pytest.mark.parametrize("rate", [1e-2, lambda t: 1e-2 * (t + 1)])
-def test_all_parameters_in_one_pass(rate: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_parameters_in_one_pass(rate: Any, late: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Exact: steps whose calls were seen before are made together; some parameters decay, of two dtypes."""
     from spmdx.ops import together
+
+    passes: list[int] = []
+    kernel = kernels.HOST.build.adam
+
+    def counted(some: Any, numbers: Any) -> None:
+        passes.append(len(some))
+        kernel(some, numbers)
+
+    monkeypatch.setattr(kernels.HOST.build, "adam", counted)
 
     def steps() -> list[Any]:
         params: Any = tree.map(sx.asarray, drawn(0))
@@ -131,13 +159,16 @@ def test_all_parameters_in_one_pass(rate: Any, monkeypatch: pytest.MonkeyPatch) 
         optimizer = optim.adamw(rate, mask=lambda params: tree.map(lambda p: p.ndim > 1, params))
         state = optimizer.init(params)
         for _ in range(3):
-            updates, state = optimizer.update(tree.map(lambda p: p * 0.5, params), state, params)
+            grads = tree.map(lambda p: on_its_way(p * 0.5) if late else p * 0.5, params)
+            updates, state = optimizer.update(grads, state, params)
             params = optim.apply_updates(params, updates)
             found += [x.numpy().astype(float).tobytes() for x in tree.leaves((params, state))]
         return found
 
     steps()
+    passes.clear()
     with_pass = steps()
+    assert passes == [1, 3, 1] * 3  # without and with decay, and float32: in each step
     monkeypatch.setattr(together, "seen", lambda *_: None)
     assert steps() == with_pass
 
