@@ -351,15 +351,24 @@ class custom_vjp:  # noqa: N801  # JAX's name, used as a function
                 whole = custom_vjp(level.lowered(self.function))
                 whole.defvjp(level.lowered(forward), level.lowered(backward))
                 return tree.map(level.up, whole(*tree.map(level.down, args)))
-        value, residuals = forward(*args)  # recorded: a second derivative goes through the residuals
+        made = forward(*args)  # recorded: a second derivative goes through the residuals
+        if not isinstance(made, tuple) or len(made) != 2:
+            raise GradientError(f"a custom_vjp's forward gave {type(made).__name__}.", "return value, residuals")
+        value, residuals = made
         outputs, out_def = tree.flatten(value)
 
         def gradients(g: list[Any]) -> list[Any]:
             back = backward(residuals, tree.unflatten(out_def, _filled(g, outputs)))
             found: list[Any] = []
-            for arg, of_arg in zip(args, back):
+            for arg, of_arg in zip(args, back if isinstance(back, (tuple, list)) else ()):
                 n = len(tree.leaves(arg))
                 found += [None] * n if of_arg is None else tree.leaves(of_arg)
+            for slope, x in zip(found, leaves):
+                if isinstance(slope, Array) and slope.shape != getattr(x, "shape", ()):
+                    raise GradientError(
+                        f"a custom_vjp's backward gave shape {slope.shape} for an argument of {getattr(x, 'shape', ())}.",
+                        "a gradient of the argument's shape: sums over what was broadcast",
+                    )
             if len(found) != len(leaves):
                 raise GradientError(
                     f"a custom_vjp's backward gave {len(found)} gradients for {len(leaves)} arrays of its arguments.",

@@ -103,6 +103,22 @@ def test_custom_vjp_needs_its_rule() -> None:
         f(sx.asarray(1.0))
 
 
+@pytest.mark.parametrize(
+    ("forward", "backward", "message"),
+    [
+        (lambda x: x * 2.0, lambda kept, g: (g,), "Write return value, residuals"),
+        (lambda x: (x * 2.0, None), lambda kept, g: g, "a tuple with one gradient"),
+        (lambda x: (x * 2.0, None), lambda kept, g: (g[0],), "gave shape"),
+        (lambda x: (x * 2.0, None), lambda kept, g: (g.sum(),), "gave shape"),
+    ],
+)
+def test_custom_vjp_whose_rule_does_not_fit(forward: Any, backward: Any, message: str) -> None:
+    f = sx.custom_vjp(lambda x: x * 2.0)
+    f.defvjp(forward, backward)
+    with pytest.raises(GradientError, match=message):
+        sx.grad(lambda x: f(x * x).sum())(sx.asarray(VALUE))
+
+
 def test_remat_gives_the_same_bits_and_reaches_closed_over_values() -> None:
     for placement in placements():
         x, w = sx.asarray(VALUE, placement=placement), sx.asarray(VALUE + 2)
