@@ -13,6 +13,7 @@ from spmdx.errors import ArgumentError, ShapeError
 from spmdx.ops import reduce
 from spmdx.ops.contract import einsum
 from spmdx.ops.join import pad
+from spmdx.ops.place import asarray
 from spmdx.ops.shape import permute_dims
 from spmdx.ops.windows import _windows
 
@@ -105,8 +106,8 @@ def unpatchify(x: Array, size: Size, shape: tuple[int, int, int]) -> Array:
 
 
 def _each(given: Any, dims: int, what: str) -> tuple[int, ...]:
-    sizes = (given,) * dims if isinstance(given, (int, np.integer)) else tuple(given)
-    if len(sizes) != dims or min(sizes, default=1) < 1:
+    sizes = tuple(given) if isinstance(given, (tuple, list)) else (given,) * dims
+    if len(sizes) != dims or not all(isinstance(n, (int, np.integer)) and n > 0 for n in sizes):
         raise ArgumentError(f"{what}={given!r} for {dims} dimensions.", f"{what}=2, or a number of 1 or more for each")
     return tuple(int(n) for n in sizes)
 
@@ -116,13 +117,12 @@ def _pads(given: Any, lengths: tuple[int, ...], spans: list[int], strides: tuple
     if given == "same":
         needed = [max(0, (-(-n // s) - 1) * s + span - n) for n, s, span in zip(lengths, strides, spans)]
         return [(n // 2, n - n // 2) for n in needed]
-    if isinstance(given, int):
-        return [(given, given)] * len(lengths)
-    pairs = list(given)
-    if len(lengths) == 1 and len(pairs) == 2 and isinstance(pairs[0], int):
+    pairs = list(given) if isinstance(given, (tuple, list)) else [given] * len(lengths)
+    if len(lengths) == 1 and len(pairs) == 2 and isinstance(pairs[0], (int, np.integer)):
         pairs = [pairs]
-    pairs = [(p, p) if isinstance(p, int) else tuple(p) for p in pairs]
-    if len(pairs) != len(lengths) or any(len(p) != 2 for p in pairs):
+    pairs = [tuple(p) if isinstance(p, (tuple, list)) else (p, p) for p in pairs]
+    whole = all(len(p) == 2 and all(isinstance(n, (int, np.integer)) and n >= 0 for n in p) for p in pairs)
+    if len(pairs) != len(lengths) or not whole:
         raise ArgumentError(
             f"padding={given!r} for {len(lengths)} dimensions.", 'padding=1, "same", or a pair for each'
         )
@@ -165,10 +165,13 @@ def _conv(
 
 
 def _pool(x: Array, size: Any, stride: Any, padding: Any, fill: float) -> tuple[Array, tuple[int, ...]]:
-    sizes = (int(size),) * 2 if isinstance(size, (int, np.integer)) else tuple(size)
+    x = x if isinstance(x, Array) else asarray(x)
+    sizes = tuple(size) if isinstance(size, (tuple, list)) else (size,) * 2
     if len(sizes) > x.ndim:
         raise ShapeError(f"windows of {len(sizes)} dimensions over shape {x.shape}.", "size=(2,) for one dimension")
     strides = sizes if stride is None else _each(stride, len(sizes), "stride")
+    if fill and x.dtype.kind in "iub":
+        fill = 0 if x.dtype.kind == "b" else int(np.iinfo(x.dtype).min)
     windows = _view(x, _each(sizes, len(sizes), "size"), strides, (1,) * len(sizes), padding, fill)
     return windows, tuple(range(windows.ndim - len(sizes), windows.ndim))
 

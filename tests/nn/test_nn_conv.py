@@ -117,6 +117,14 @@ def test_pools(name: str) -> None:
     close(pool(put(x), (2,)), oracle(x, (1, 2), (1, 2), 0))
 
 
+def test_pools_of_whole_numbers() -> None:
+    x = np.arange(-8, 0).reshape(2, 4)
+    for dtype in (np.int8, np.int16, np.int64):
+        close(nn.max_pool(x.astype(dtype), 2, padding=np.int64(1)), np.array([[-8, -6, -5], [-4, -2, -1]]), 0.0)
+    none = nn.max_pool(sx.zeros((2, 4), bool), 2, padding=1)
+    assert none.dtype == bool and not none.numpy().any()
+
+
 def test_patches() -> None:
     x = draw(2, 3, 4, 6)
     want = np.stack(
@@ -136,6 +144,10 @@ def test_patches() -> None:
         (lambda: nn.conv2d(put(draw(2, 4, 5, 5)), put(draw(3, 2, 3, 3)), groups=2), "groups=1"),
         (lambda: nn.conv2d(put(draw(2, 3, 5, 5)), put(draw(4, 3, 3, 3)), stride=(1, 2, 3)), "stride"),
         (lambda: nn.patchify(put(draw(3, 5, 6)), 2), "no whole patches"),
+        (lambda: nn.conv2d(put(draw(2, 3, 5, 5)), put(draw(4, 3, 3, 3)), stride=1.5), "stride"),
+        (lambda: nn.conv2d(put(draw(2, 3, 5, 5)), put(draw(4, 3, 3, 3)), padding=-1), "padding"),
+        (lambda: nn.conv2d(put(draw(2, 3, 5, 5)), put(draw(4, 3, 3, 3)), padding="SAME"), 'Write padding=1, "same"'),
+        (lambda: nn.max_pool(put(draw(2, 5, 5)), 1.5), "size"),
     ],
 )
 def test_what_does_not_fit(call: Any, words: str) -> None:
