@@ -364,9 +364,10 @@ class custom_vjp:  # noqa: N801  # JAX's name, used as a function
                 n = len(tree.leaves(arg))
                 found += [None] * n if of_arg is None else tree.leaves(of_arg)
             for slope, x in zip(found, leaves):
-                if isinstance(slope, Array) and slope.shape != getattr(x, "shape", ()):
+                shape = getattr(x, "shape", ())
+                if isinstance(slope, Array) and slope.shape != shape:
                     raise GradientError(
-                        f"a custom_vjp's backward gave shape {slope.shape} for an argument of {getattr(x, 'shape', ())}.",
+                        f"a custom_vjp's backward gave shape {slope.shape} for an argument of {shape}.",
                         "a gradient of the argument's shape: sums over what was broadcast",
                     )
             if len(found) != len(leaves):
