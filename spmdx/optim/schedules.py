@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from spmdx.array import Array
+from spmdx.errors import ArgumentError
 from spmdx.ops import elementwise as e
 from spmdx.ops.place import asarray
 
@@ -37,6 +38,12 @@ def cosine_decay_schedule(start: float, steps: int, end: float = 0.0) -> Schedul
 
 def join_schedules(schedules: Sequence[Schedule], boundaries: Sequence[int]) -> Schedule:
     """The first schedule until the first boundary, then the second, which counts from there, and so on."""
+
+    if len(schedules) != len(boundaries) + 1:
+        raise ArgumentError(
+            f"{len(schedules)} schedules are joined at {len(boundaries)} boundaries.",
+            "one boundary less than schedules",
+        )
 
     def joined(count: Any) -> Any:
         t = count if isinstance(count, Array) else asarray(count)

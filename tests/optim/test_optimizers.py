@@ -297,3 +297,8 @@ def test_muon_gathers_all_matrices_in_one_message() -> None:
     with sx.debug.trace() as trace:
         step.update(matrices, step.init(matrices), matrices)
     assert [r.verb for r in trace] == ["all_gather"], trace
+
+
+def test_schedules_are_joined_at_one_boundary_less() -> None:
+    with pytest.raises(sx.errors.ArgumentError, match="2 schedules are joined at 2 boundaries"):
+        optim.join_schedules([optim.constant_schedule(1.0)] * 2, [2, 3])
