@@ -14,7 +14,7 @@ import numpy as np
 
 from spmdx import context
 from spmdx.array import Array
-from spmdx.errors import BoundsError, ImpliedMoveError, ShapeError
+from spmdx.errors import ArgumentError, BoundsError, ImpliedMoveError, ShapeError
 from spmdx.mesh import Coordinate, Mesh
 from spmdx.move import record
 from spmdx.op import constant, default_mesh
@@ -128,6 +128,11 @@ def _aligned(arrays: list[Array], ndim: int) -> list[Array]:
 def _each(function: Callable[..., Any], *arrays: Array) -> Any:
     """``function(coordinate, *blocks)`` on every block of this process."""
     mesh = arrays[0].mesh
+    if context.get().dry is not None and any(a._block is None for a in arrays):
+        raise ArgumentError(
+            "a dry run (eval_shape, estimate) knows shapes and no values, and the size of this result is one.",
+            "sx.where(mask, x, 0), whose size is known",
+        )
     blocks = [a.block for a in arrays]  # raises on a rank outside the mesh, which cannot learn the size
     if mesh.device == "sim":
         return tuple(function(c, *(b[i] for b in blocks)) for i, c in enumerate(mesh.coordinates()))

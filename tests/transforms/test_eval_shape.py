@@ -77,6 +77,9 @@ def test_it_takes_descriptors_and_ndarrays() -> None:
 def test_a_value_is_not_known() -> None:
     with pytest.raises(sx.SpmdxError, match=r"knows shapes and no values(.|\n)*Write sx\.where"):
         sx.eval_shape(lambda x: x if x.sum() > 0 else -x, np.ones(3))
+    for sized in (lambda x: x[x > 0], sx.nonzero):
+        with pytest.raises(sx.errors.ArgumentError, match=r"knows shapes and no values(.|\n)*Write sx\.where"):
+            sx.eval_shape(sized, np.ones(3))
 
 
 def test_a_mesh_that_was_looked_at_still_takes_the_short_way() -> None:
