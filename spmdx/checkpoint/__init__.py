@@ -43,8 +43,13 @@ def save(path: Any, state: Any) -> None:
     """
     target = os.fspath(path)
     named = _named(state)
+    if files.META in named:
+        raise CheckpointError(f"a file keeps its own texts under {files.META!r}.", "another key for that leaf")
     arrays = {n: _finished(x) for n, x in named.items() if isinstance(x, (Array, np.ndarray, np.generic))}
     other = {n: _described(n, x) for n, x in named.items() if n not in arrays}
+    for name, x in arrays.items():
+        if x.dtype not in files.WORDS and x.dtype not in files.PARTS:
+            raise CheckpointError(f"{name} is of {x.dtype}, which files do not know.", "x.astype(float)")
     plan = files.layout({n: (tuple(x.shape), x.dtype) for n, x in arrays.items()}, {"spmdx": json.dumps(other)})
     first, everyone, partial = context.rank() == 0, _everyone(), f"{target}.partial"
 
@@ -151,7 +156,8 @@ def _named(state: Any) -> dict[str, Any]:
 
 def _finished(x: Any) -> Any:
     if not isinstance(x, Array):
-        return np.asarray(x)
+        block = np.asarray(x)
+        return block.astype(block.dtype.newbyteorder("="), copy=False)
     return redistribute(x, x.spec.replace(partial=()).placement) if x.spec.partial else x
 
 
@@ -204,7 +210,7 @@ def _leaf(path: str, name: str, tensor: files.Tensor, like: Any, mesh: Mesh, pla
     if shape is None:
         raise CheckpointError(f"{path} has an array at {name}, where the tree has {like!r}.", "the tree that was saved")
     dtype = getattr(like, "dtype", None)
-    if tuple(shape) != tensor.shape or (dtype is not None and np.dtype(dtype) != tensor.dtype):
+    if tuple(shape) != tensor.shape or (dtype is not None and np.dtype(dtype).newbyteorder("=") != tensor.dtype):
         raise CheckpointError(
             f"{path} has {tensor.dtype.name}{list(tensor.shape)} at {name}, where the tree has "
             f"{'' if dtype is None else np.dtype(dtype).name}{list(shape)}.",

@@ -21,6 +21,7 @@ from spmdx.errors import CheckpointError
 
 LONGEST_HEADER = 100_000_000  # bytes, as in the format's own library
 LARGEST_WRITE = 1 << 30
+META = "__metadata__"  # the format's own entry of texts
 NAMES = {
     "BOOL": "bool",
     **{f"{letter}{8 * n}": f"{kind}{8 * n}" for letter, kind in (("I", "int"), ("U", "uint")) for n in (1, 2, 4, 8)},
@@ -63,7 +64,7 @@ class Layout:
 
 def layout(arrays: Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]], texts: Mapping[str, str]) -> Layout:
     """The layout of a file for arrays of these shapes and dtypes, in alphabetical order."""
-    entries: dict[str, Any] = {"__metadata__": {**texts}}
+    entries: dict[str, Any] = {META: {**texts}}
     at, starts = 0, {}
     for name in sorted(arrays):
         shape, dtype = arrays[name]
@@ -74,11 +75,11 @@ def layout(arrays: Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]], texts: M
         entries[name] = {"dtype": word, "shape": list(stored), "data_offsets": [at, at + n]}
         at += n
     pairs = [name for name, (_, dtype) in arrays.items() if dtype in PARTS]
-    entries["__metadata__"]["complex"] = json.dumps(sorted(pairs))
+    entries[META]["complex"] = json.dumps(sorted(pairs))
     text = json.dumps(entries).encode()
     text += b" " * (-len(text) % 8)
     head = len(text).to_bytes(8, "little") + text
-    return Layout({n: Tensor(*arrays[n], len(head) + s) for n, s in starts.items()}, entries["__metadata__"], head)
+    return Layout({n: Tensor(*arrays[n], len(head) + s) for n, s in starts.items()}, entries[META], head)
 
 
 def read_layout(path: str) -> Layout:
@@ -94,7 +95,7 @@ def read_layout(path: str) -> Layout:
             raise CheckpointError(f"{path} is no safetensors file, or cut short: it has {size} bytes.", "another path")
         try:
             entries = json.loads(file.read(length))
-            texts = entries.pop("__metadata__", {})
+            texts = entries.pop(META, {})
             pairs = set(json.loads(texts.get("complex", "[]")))
             tensors = {name: _tensor(entry, 8 + length, name in pairs) for name, entry in entries.items()}
         except (ValueError, KeyError, TypeError, AttributeError) as error:

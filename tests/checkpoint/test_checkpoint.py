@@ -135,6 +135,19 @@ def test_specs_and_descriptors_say_where_arrays_go(tmp_path: Path) -> None:
     assert set(checkpoint.load(path)) == {"w", "b"}
 
 
+def test_ndarrays_in_another_byte_order_and_of_types_that_files_lack(tmp_path: Path) -> None:
+    path, swapped = tmp_path / "x", np.arange(3, dtype=">i4")
+    checkpoint.save(path, [swapped])
+    [found] = checkpoint.load(path, [swapped])
+    assert np.array_equal(found, swapped)
+    for value in (np.zeros(2, np.longdouble), np.array(["a"])):
+        with pytest.raises(CheckpointError, match="files do not know"):
+            checkpoint.save(path, {"w": value})
+    with pytest.raises(CheckpointError, match="another key"):
+        checkpoint.save(path, {"__metadata__": swapped})
+    assert np.array_equal(checkpoint.load(path, [swapped])[0], swapped)
+
+
 # Training
 
 
