@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from spmdx.array import Array
 from spmdx.autodiff import custom_vjp, vjp
 from spmdx.dtypes import NARROW, float32
-from spmdx.errors import DtypeError, ShapeError
+from spmdx.errors import ArgumentError, BoundsError, DtypeError, ShapeError
 from spmdx.ops import elementwise as e
 from spmdx.ops.likelihood import _cross_entropy_back, _sum_exp
 from spmdx.ops.moments import logsumexp
@@ -22,7 +24,7 @@ def cross_entropy(logits: Array, labels: Any, *, smoothing: float = 0.0) -> Arra
     """-log(softmax(logits)[label]) for every label: logits [..., classes], labels [...], result [...].
 
     Args:
-        labels: integers below ``classes``.
+        labels: integers from 0 to ``classes - 1``.
         smoothing: this share of each target is spread evenly over all classes (Szegedy and others, 2016).
 
     Where the classes are divided, logits are never gathered: one all-reduce of the maxima, one of the sums and of the
@@ -31,7 +33,12 @@ def cross_entropy(logits: Array, labels: Any, *, smoothing: float = 0.0) -> Arra
     Raises:
         BoundsError: a label out of range.
     """
+    logits = logits if isinstance(logits, Array) else asarray(logits)
     labels = labels if isinstance(labels, Array) else asarray(labels, mesh=logits.mesh)
+    if logits.dtype.kind not in "fV":
+        raise DtypeError(f"logits are floating-point numbers; these are {logits.dtype.name}.", "logits.astype(float)")
+    if not 0 <= smoothing <= 1:
+        raise ArgumentError(f"smoothing is a share between 0 and 1; got {smoothing!r}.", "smoothing=0.1")
     if labels.dtype.kind not in "iu":
         raise DtypeError(f"labels are integers; these are {labels.dtype.name}.", "labels.astype(int)")
     if labels.shape != logits.shape[:-1]:
@@ -39,8 +46,21 @@ def cross_entropy(logits: Array, labels: Any, *, smoothing: float = 0.0) -> Arra
             f"cross_entropy of logits {logits.shape} and labels {labels.shape}.",
             "logits[..., classes] and labels[...] with the same leading dimensions",
         )
+    _not_negative(labels, logits.shape[-1])
     found: Array = _cross_entropy(settled(logits), labels, smoothing)
     return found
+
+
+def _not_negative(labels: Array, classes: int) -> None:
+    """An index may count from the end, and a label may not: -1 would quietly be the last class."""
+    if labels.dtype.kind != "i" or type(labels) is not Array or labels.spec.partial:
+        return
+    for block in labels._block if isinstance(labels._block, tuple) else (labels._block,):
+        if isinstance(block, np.ndarray) and block.size and (least := int(block.min())) < 0:
+            raise BoundsError(
+                f"label {least} is out of range for {classes} classes.",
+                "cross_entropy(logits, labels.clip(0)) * (labels >= 0) to leave some out",
+            )
 
 
 def _loss(x: Array, total: Array, labels: Array, smoothing: float) -> Array:

@@ -83,8 +83,24 @@ def test_half_width_counts_in_float32() -> None:
         (np.full((3, 2), 7), "out of range"),
         (np.zeros((3, 2)), "integers"),
         (np.zeros(3, int), "labels"),
+        (np.full((3, 2), -1), r"label -1 is out of range(.|\n)*labels >= 0"),
     ],
 )
 def test_labels_that_do_not_fit(labels: Any, words: str) -> None:
     with pytest.raises(sx.SpmdxError, match=words):
         nn.cross_entropy(put(LOGITS), labels)
+
+
+def test_logits_and_smoothing_that_do_not_fit() -> None:
+    with pytest.raises(sx.errors.DtypeError, match="logits"):
+        nn.cross_entropy(put(LOGITS).astype(int), LABELS)
+    with pytest.raises(sx.errors.ArgumentError, match="smoothing"):
+        nn.cross_entropy(put(LOGITS), LABELS, smoothing=1.5)
+
+
+def test_labels_are_left_out_as_the_error_says() -> None:
+    labels = LABELS.copy()
+    labels[0] = -1
+    loss, grad = sx.value_and_grad(lambda x: sx.sum(nn.cross_entropy(x, labels.clip(0)) * (labels >= 0)))(put(LOGITS))
+    close(loss, oracle(LOGITS, np.maximum(labels, 0))[1:].sum())
+    assert not grad.numpy()[0].any()
