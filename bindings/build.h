@@ -3,10 +3,9 @@
 
 #include "cuda/attempts.h"
 #include "cuda/attend.h"
-#include "cuda/dropout.h"
 #include "cuda/map.h"
-#include "cuda/neural.h"
 #include "cuda/reduce.h"
+#include "cuda/residual.h"
 
 namespace spmdx {
 
@@ -28,6 +27,9 @@ struct Neural {
     void (*rotate)(const Rotation<T>&, uint64_t begin, uint64_t end);
     void (*add_to_rows)(T* out, const T* x, const T* bias, int64_t n, uint64_t begin, uint64_t end);
     void (*adam)(const Adam<T>&, const AdamNumbers&, uint64_t begin, uint64_t end);
+    void (*add_norm)(const AddNorm<T>&, uint64_t begin, uint64_t end);
+    void (*add_norm_back)(const AddNorm<T>&, T* to_scale, T* to_bias, T* to_added, uint64_t begin,
+                          uint64_t end);
 };
 
 struct Build {
@@ -71,7 +73,8 @@ template <class T>
 constexpr Neural<T> make_neural() {
     return {norm_rows<T>,           norm_rows_back<T>, attend<T>,          attend_back<T>, sum_exp_rows<T>,
             scores_back_rows<T>,    add_rows<T>,       Workspace<T>::need, sum_rows<T>,    bias_gelu_rows<T>,
-            bias_gelu_rows_back<T>, rotate_rows<T>,    add_to_rows<T>,     adam<T>};
+            bias_gelu_rows_back<T>, rotate_rows<T>,    add_to_rows<T>,     adam<T>,        add_norm_rows<T>,
+            add_norm_rows_back<T>};
 }
 
 constexpr Build make_build(const char* name) {

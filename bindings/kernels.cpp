@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "bindings/barrier.h"
+#include "bindings/blocks.h"
 #include "bindings/dispatch.h"
 #include "bindings/exit.h"
 #include "bindings/farewell.h"
@@ -18,14 +19,13 @@
 #include "bindings/neural.h"
 #include "bindings/parallel.h"
 #include "bindings/products.h"
+#include "bindings/residual.h"
 #include "bindings/training.h"
 
 namespace py = pybind11;
 using namespace spmdx;
 
 namespace {
-
-using Intervals = std::vector<std::vector<std::pair<uint64_t, uint64_t>>>;
 
 template <class T>
 T named(const std::map<std::string, T>& table, const std::string& name, const char* what) {
@@ -87,57 +87,6 @@ void check_plain(const py::array& array, py::ssize_t size, int item, bool writab
         throw std::invalid_argument("expected a C-contiguous array of " + std::to_string(size) +
                                     " elements of " + std::to_string(item) + " bytes");
     if (writable && !array.writeable()) throw std::invalid_argument("the output array is read-only");
-}
-
-// The layout of a block, with the intervals that it points into.
-struct Block {
-    Layout layout{};
-    std::vector<std::vector<Interval>> intervals;
-
-    Block(const std::vector<uint64_t>& shape, const Intervals& pieces) {
-        if (shape.size() != pieces.size() || shape.size() >= size_t(Layout::most))
-            throw std::invalid_argument("one list of intervals per dimension, and fewer than 64 dimensions");
-        // Dimensions after the last cut one are whole: they fold into it.
-        int cut = int(shape.size()) - 1;
-        uint64_t inner = 1;
-        for (; cut > 0 && pieces[cut].size() == 1 &&
-               pieces[cut][0] == std::pair<uint64_t, uint64_t>(0, shape[cut]);
-             --cut)
-            inner *= shape[cut];
-        layout.outer = std::max(cut, 0);
-        layout.size = 1;
-        intervals.resize(layout.outer + 1);
-        uint64_t stride = 1;
-        for (int d = layout.outer; d >= 0; --d) {
-            const bool innermost = d == layout.outer;
-            const uint64_t scale = innermost ? inner : 1, extent = cut < 0 ? 1 : shape[d];
-            uint64_t length = 0;
-            const auto add = [&](uint64_t start, uint64_t stop) {
-                if (start > stop || stop > extent)
-                    throw std::invalid_argument("an interval lies outside its dimension");
-                if (start == stop) return;
-                intervals[d].push_back({start * scale, stop * scale});
-                length += (stop - start) * scale;
-            };
-            if (cut < 0)
-                add(0, 1);  // a 0-d array
-            else
-                for (const auto& [start, stop] : pieces[d]) add(start, stop);
-            layout.intervals[d] = intervals[d].data();
-            layout.counts[d] = int(intervals[d].size());
-            layout.lengths[d] = length;
-            layout.strides[d] = stride;
-            layout.size *= length;
-            stride *= extent * scale;
-        }
-    }
-};
-
-// Four words are a key of Philox, two of Threefry.
-Key key_of(const std::vector<uint32_t>& words) {
-    if (words.size() == 2) return {words[0], words[1], 0, 0, true};
-    if (words.size() != 4) throw std::invalid_argument("a key has four words, or two of Threefry");
-    return {words[0], words[1], words[2], words[3], false};
 }
 
 void fill_block(py::array out, const std::string& kind, const std::string& type,
@@ -298,6 +247,7 @@ PYBIND11_MODULE(_kernels, m) {
     bind_neural(m);
     bind_products(m);
     bind_training(m);
+    bind_residual(m);
     m.def(
         "own_slot",
         [](const py::array_t<uint64_t>& slot) {

@@ -129,33 +129,32 @@ inline void norm_rows(const Norm<T>& norm, uint64_t begin, uint64_t end) {
 }
 
 // With respect to x: root (d - y mean(d y) - mean(d)), where d = g scale and y is the row brought to 0 and 1;
-// where `out` is null, this is left out. `to_scale` and `to_bias`: null, or where the sums of g y and g over
-// these rows go.
+// where `out` is null, this is left out. `to_scale` and `to_bias`: null, or where the sums of g y and g go,
+// of which this row is the first or to which it is added.
+template <class T>
+SPMDX_FN void norm_row_back(const Norm<T>& norm, T* to_scale, T* to_bias, uint64_t row, bool first) {
+    const int64_t n = norm.n;
+    const T *const x = norm.x + row * uint64_t(n), *const g = norm.g + row * uint64_t(n);
+    const auto [mean, root] = moments(norm, x);
+    if (norm.out) {
+        T* const out = norm.out + row * uint64_t(n);
+        if (norm.scale)
+            SPMDX_FOR (int64_t i = 0; i < n; ++i) out[i] = g[i] * norm.scale[i];
+        else
+            SPMDX_FOR (int64_t i = 0; i < n; ++i) out[i] = g[i];
+        const T along = ordered_sum<T>(n, [&](int64_t i) { return out[i] * (x[i] - mean); }) * root / T(n);
+        const T level = norm.centered ? ordered_sum<T>(n, [&](int64_t i) { return out[i]; }) / T(n) : T(0);
+        SPMDX_FOR (int64_t i = 0; i < n; ++i) out[i] = (out[i] - (x[i] - mean) * root * along - level) * root;
+    }
+    if (to_scale && first)
+        SPMDX_FOR (int64_t i = 0; i < n; ++i) to_scale[i] = g[i] * ((x[i] - mean) * root);
+    else if (to_scale)
+        SPMDX_FOR (int64_t i = 0; i < n; ++i) to_scale[i] += g[i] * ((x[i] - mean) * root);
+    if (to_bias) add_row(to_bias, g, n, first);
+}
 template <class T>
 inline void norm_rows_back(const Norm<T>& norm, T* to_scale, T* to_bias, uint64_t begin, uint64_t end) {
-    const int64_t n = norm.n;
-    for (uint64_t row = begin; row < end; ++row) {
-        const T *const x = norm.x + row * uint64_t(n), *const g = norm.g + row * uint64_t(n);
-        const auto [mean, root] = moments(norm, x);
-        if (norm.out) {
-            T* const out = norm.out + row * uint64_t(n);
-            if (norm.scale)
-                SPMDX_FOR (int64_t i = 0; i < n; ++i) out[i] = g[i] * norm.scale[i];
-            else
-                SPMDX_FOR (int64_t i = 0; i < n; ++i) out[i] = g[i];
-            const T along =
-                ordered_sum<T>(n, [&](int64_t i) { return out[i] * (x[i] - mean); }) * root / T(n);
-            const T level =
-                norm.centered ? ordered_sum<T>(n, [&](int64_t i) { return out[i]; }) / T(n) : T(0);
-            SPMDX_FOR (int64_t i = 0; i < n; ++i)
-                out[i] = (out[i] - (x[i] - mean) * root * along - level) * root;
-        }
-        if (to_scale && row == begin)
-            SPMDX_FOR (int64_t i = 0; i < n; ++i) to_scale[i] = g[i] * ((x[i] - mean) * root);
-        else if (to_scale)
-            SPMDX_FOR (int64_t i = 0; i < n; ++i) to_scale[i] += g[i] * ((x[i] - mean) * root);
-        if (to_bias) add_row(to_bias, g, n, row == begin);
-    }
+    for (uint64_t row = begin; row < end; ++row) norm_row_back(norm, to_scale, to_bias, row, row == begin);
 }
 
 // The sum of exp(x - top) of each row.

@@ -24,6 +24,7 @@ try:
         Channel,
         Parcel,
         activate,
+        add_norm,
         add_rows,
         attend,
         end_together,
@@ -57,6 +58,7 @@ __all__ = [
     "Parcel",
     "Words",
     "activate",
+    "add_norm",
     "add_rows",
     "apply",
     "attend",
@@ -72,6 +74,7 @@ __all__ = [
     "farewell_at_end",
     "instruction_set",
     "instruction_sets",
+    "kept_numbers",
     "log",
     "normal",
     "open_uniform",
@@ -114,6 +117,12 @@ def _scale(dtype: np.dtype[Any], low: float, high: float) -> tuple[float, float,
     bottom, top = dtype.type(low), dtype.type(high)
     wide = np.float64 if dtype.itemsize == 8 else np.float32
     return float(bottom), float(wide(top) - wide(bottom)), float(np.nextafter(top, bottom))
+
+
+def kept_numbers(kept: float, wide: bool) -> tuple[float, float]:
+    """What dropout compares its uniforms with, and what it multiplies by, as its kernels take them."""
+    scale = 1.0 / kept if kept else 1.0  # nothing is kept
+    return float(np.float32(kept)), float((np.float64 if wide else np.float32)(scale))
 
 
 def _narrow(block: Block, dtype: np.dtype[Any]) -> Block:
@@ -182,10 +191,8 @@ class Kernels:
         rounded once)."""
         out = self.empty(intervals, x.dtype)
         kind = FLOATS.get(x.dtype) or f"c{8 * x.itemsize}"
-        scale = 1.0 / kept if kept else 1.0  # nothing is kept
-        real = np.float64 if kind in ("f64", "c128") else np.float32
-        given = self.xp.ascontiguousarray(x)
-        self.build.drop(out, given, kind, words, shape, intervals, float(np.float32(kept)), float(real(scale)))
+        numbers = kept_numbers(kept, kind in ("f64", "c128"))
+        self.build.drop(out, self.xp.ascontiguousarray(x), kind, words, shape, intervals, *numbers)
         return out
 
     def continuous(

@@ -214,6 +214,24 @@ void print_neural(const Build& build, const Printer& print, const Neural<T>& neu
             print("bias_gelu", out.data(), rows * uint64_t(width), {double(width), double(wide)});
             neural.bias_gelu_back(biased, to_bias.data(), 0, rows);
             print("bias_gelu_back", out.data(), rows * uint64_t(width), {double(width), double(wide)});
+            std::vector<T> stream(count), to_x(count), to_added(n);
+            const uint64_t fewer = layout.size / n;
+            const Drop drop{wide ? Type::f64 : Type::f32, keys[0], 0.7f, wide ? 1 / 0.7 : double(1 / 0.7f)};
+            for (const Drop* dropped : {static_cast<const Drop*>(nullptr), &drop}) {
+                AddNorm<T> of{norm,          x.data(),    y.data(), z.data(), y.data(),
+                              stream.data(), to_x.data(), dropped,  &layout};
+                of.norm.x = stream.data();
+                neural.add_norm(of, 0, fewer);
+                const std::initializer_list<double> told{double(width), double(centered), double(wide),
+                                                         double(dropped != nullptr)};
+                print("stream", stream.data(), fewer * n, told);
+                print("add_norm", out.data(), fewer * n, told);
+                neural.add_norm_back(of, to_scale.data(), to_bias.data(), to_added.data(), 0, fewer);
+                print("add_norm_back", out.data(), fewer * n, told);
+                print("add_norm_x_back", to_x.data(), fewer * n, told);
+                for (const std::vector<T>* each : {&to_scale, &to_bias, &to_added})
+                    print("add_norm_sums", each->data(), n, told);
+            }
         }
     for (const bool neighbours : {false, true}) {
         const Rotation<T> by{3, 7, 5, neighbours, x.data(), y.data(), z.data(), out.data()};
