@@ -246,8 +246,8 @@ PYBIND11_MODULE(_kernels, m) {
     bind_messages(m);
     bind_neural(m);
     bind_products(m);
-    bind_training(m);
     bind_residual(m);
+    bind_training(m);
     m.def(
         "own_slot",
         [](const py::array_t<uint64_t>& slot) {

@@ -10,10 +10,12 @@ from spmdx.nn.loss import cross_entropy
 from spmdx.nn.norm import layer_norm, rms_norm
 from spmdx.nn.param import Param, count, init, path_key
 from spmdx.nn.precision import LossScale, all_finite, cast, loss_scale, select
+from spmdx.nn.residual import add_norm
 
 __all__ = [
     "LossScale",
     "Param",
+    "add_norm",
     "all_finite",
     "attention",
     "avg_pool",

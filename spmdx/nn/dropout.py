@@ -10,6 +10,7 @@ from spmdx.array import Array
 from spmdx.errors import ArgumentError, DtypeError
 from spmdx.op import constant
 from spmdx.ops.place import asarray
+from spmdx.ops.together import Drop
 from spmdx.random.dropped import dropped
 from spmdx.random.key import Key, checked, key_data
 
@@ -29,15 +30,18 @@ def dropout(key: Key, x: Any, rate: Any) -> Array:
         ArgumentError: a rate outside [0, 1].
     """
     given: Array = x if isinstance(x, Array) else asarray(x)
-    found = checked(key)
+    drop = prepared(key, given, rate)
+    return given if drop is None else drop(given)
+
+
+def prepared(key: Any, x: Array, rate: Any) -> Drop | None:
+    """Dropout of arrays like x, with the checks of its arguments made; None if nothing is dropped, and drawn."""
     if not isinstance(rate, (int, float, np.number)) or not 0 <= rate <= 1:
         raise ArgumentError(f"the rate of dropout is a number between 0 and 1; got {rate!r}.", "dropout(key, x, 0.1)")
-    if given.dtype.kind not in "fcV":
-        raise DtypeError(f"dropout scales what it keeps, and {given.dtype.name} cannot be scaled.", "x.astype(float)")
-    if rate == 0:
-        return given
-    out: Array = dropped(given, constant(key_data(found), given.mesh), float(rate))
-    return out
+    found = checked(key, once=bool(rate > 0))
+    if x.dtype.kind not in "fcV":
+        raise DtypeError(f"dropout scales what it keeps, and {x.dtype.name} cannot be scaled.", "x.astype(float)")
+    return Drop(dropped, constant(key_data(found), x.mesh), float(rate)) if rate else None
 
 
 __all__ = ["dropout"]

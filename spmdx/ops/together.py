@@ -7,18 +7,19 @@ the blocks are plain ones. The bits are those of the separate calls.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from spmdx import context
 from spmdx.array import Array
 from spmdx.later import arrive
+from spmdx.ops.elementwise import add
 from spmdx.ops.fit import fit
-from spmdx.ops.neural import _bias_gelu_back, _norm_back, _norm_scale_back
+from spmdx.ops.neural import _bias_gelu_back, _norm, _norm_back, _norm_scale_back
 from spmdx.ops.reduce import LEAST_ROW, SUMMED, sum
 from spmdx.ops.update import _adam_step, _mix, _mix_square
-from spmdx.runtime.kernels import HOST
+from spmdx.runtime.kernels import HOST, kept_numbers
 from spmdx.spec import Spec
 from spmdx.tape import Watched
 
@@ -65,6 +66,113 @@ def norm_gradients(
     rest = iter(found[1:])
     to_scale, to_bias = (None if a is None else next(rest).astype(a.dtype) for a in (scale, bias))
     return found[0], to_scale, to_bias
+
+
+class Drop(NamedTuple):
+    """Dropout that is to come: the operation, which this floor does not know, the words of the key, and the rate."""
+
+    operation: Any
+    words: Array
+    rate: float
+
+    def __call__(self, x: Array) -> Array:
+        found: Array = self.operation(x, self.words, self.rate)
+        return found
+
+    def seen(self, spec: Spec) -> bool:
+        """True if dropout of such an array was seen before, and moves nothing."""
+        return seen(self.operation, spec, self.words.spec, self.rate, None) is spec
+
+    def numbers(self, spec: Spec) -> tuple[Any, ...]:
+        """What the kernel asks to draw the mask of this rank's block."""
+        here = spec.mesh.here()
+        pieces = [spec.pieces(d, here) for d in range(len(spec.shape))]
+        return self.words._block.tolist(), spec.shape, pieces, *kept_numbers(1.0 - self.rate, spec.dtype.itemsize == 8)
+
+
+class AddNorm(NamedTuple):
+    """``residual + drop(x + added)`` and the norm of it: all but the arrays."""
+
+    drop: Drop | None
+    eps: float
+    centered: bool
+
+    def numbers(self, spec: Spec) -> tuple[Any, ...]:
+        """The last arguments of the kernels."""
+        return self.eps, self.centered, None if self.drop is None else self.drop.numbers(spec)
+
+
+def add_norm(how: AddNorm, x: Array, residual: Array, scale: Any, bias: Any, added: Any) -> tuple[Array, Array] | None:
+    """The stream and its norm in one pass, not recorded; None if the calls for them are to be made one by one."""
+    given, spec = [a for a in (x, residual, scale, bias, added) if a is not None], residual.spec
+    if any(type(a) not in (Array, Watched) for a in given) or x.spec is not spec or context.get().saving is not None:
+        return None
+    of_scale, of_bias = 1.0 if scale is None else scale.spec, 0.0 if bias is None else bias.spec
+    found = [seen(add, spec, spec), seen(_norm, spec, of_scale, of_bias, how.eps, how.centered)]
+    if added is not None:
+        found.append(seen(add, spec, added.spec))
+    if any(each is not spec for each in found) or not (how.drop is None or how.drop.seen(spec)):
+        return None
+    blocks = _plain(*given)
+    if blocks is None or not blocks[0].size:
+        return None
+    stream, out = np.empty_like(blocks[0]), np.empty_like(blocks[0])
+    rest = iter(blocks[2:])
+    of_scale, of_bias, of_added = (None if a is None else next(rest) for a in (scale, bias, added))
+    HOST.build.add_norm(stream, out, blocks[0], of_added, blocks[1], of_scale, of_bias, *how.numbers(spec))
+    return Array(stream, spec), Array(out, spec)
+
+
+def add_norm_gradients(
+    how: AddNorm, g_stream: Array | None, g: Array | None, stream: Array, scale: Any, bias: Any, added: Any
+) -> tuple[Any, ...]:
+    """The gradients of :func:`add_norm` with respect to x, residual, scale, bias and added, of those of the stream and
+    of its norm (one may be None: nothing depends on it)."""
+    found = None if g is None else _add_norm_back(how, g_stream, g, stream, scale, bias, added)
+    if found is not None:
+        return found
+    whole: Any = g_stream
+    to_scale = to_bias = None
+    if g is not None:
+        back, to_scale, to_bias = norm_gradients(g, stream, scale, bias, how.eps, how.centered)
+        whole = back if g_stream is None else add(g_stream, back)
+    to_x = whole if how.drop is None else how.drop(whole)
+    return to_x, whole, to_scale, to_bias, None if added is None else fit(to_x, added)
+
+
+def _add_norm_back(
+    how: AddNorm, g_stream: Array | None, g: Array, stream: Array, scale: Any, bias: Any, added: Any
+) -> tuple[Any, ...] | None:
+    """The same in one pass, or None."""
+    spec, rows = stream.spec, tuple(range(stream.ndim - 1))
+    if g.spec is not spec or spec.shape[-1] < LEAST_ROW or not (how.drop is None or how.drop.seen(spec)):
+        return None
+    whole = [seen(_norm_back, g, stream, 1.0 if scale is None else scale, how.eps, how.centered)]
+    if g_stream is not None:
+        whole.append(seen(add, g_stream, spec))
+    sums: list[Any] = []  # what is wanted of them: the spec, and the dtype of the vector
+    if scale is not None:
+        sums.append((seen(_norm_scale_back, g, stream, how.eps, how.centered), scale.dtype))
+    sums += [(seen(sum, spec, rows, None, False), a.dtype) for a in (bias, added) if a is not None]
+    if any(each is not spec for each in whole) or any(found is None for found, _ in sums):
+        return None
+    blocks = _plain(stream, g, *(a for a in (scale, g_stream) if a is not None))
+    if blocks is None or not blocks[0].size:
+        return None
+    rest = iter(blocks[2:])
+    of_scale, of_stream = (None if a is None else next(rest) for a in (scale, g_stream))
+    out, to_x = np.empty_like(blocks[0]), None if how.drop is None else np.empty_like(blocks[0])
+    made = [np.empty(spec.shape[-1:], spec.dtype) for _ in sums]
+    each = iter(made)
+    to_vectors = [None if a is None else next(each) for a in (scale, bias, added)]
+    HOST.build.add_norm_back(out, to_x, to_vectors, blocks[0], of_scale, of_stream, blocks[1], *how.numbers(spec))
+    vectors = iter([Array(block, found).astype(dtype) for block, (found, dtype) in zip(made, sums)])
+    to_residual = Array(out, spec)
+    return (
+        to_residual if to_x is None else Array(to_x, spec),
+        to_residual,
+        *(None if a is None else next(vectors) for a in (scale, bias, added)),
+    )
 
 
 def bias_gelu_gradients(g: Array, x: Array, bias: Array) -> tuple[Array, Array]:
