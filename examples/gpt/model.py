@@ -173,8 +173,9 @@ def _gpt2(p: Any, x: sx.Array, c: Config, attend: Any, past: Any) -> tuple[sx.Ar
     h = sx.name(nn.layer_norm(x, **p["norm1"], eps=c.epsilon), "normed")
     q, k, v = (sx.einsum("btd,dhk->bthk", h, p[name]) + p[f"{name}_bias"] for name in "qkv")
     seen, past = attend(q, k, v, past)
-    x = x + sx.name(sx.einsum("bthk,hkd->btd", seen, p["out"]), "residual") + p["out_bias"]
-    h = sx.name(nn.layer_norm(x, **p["norm2"], eps=c.epsilon), "normed")
+    h = sx.name(sx.einsum("bthk,hkd->btd", seen, p["out"]), "residual")
+    x, h = nn.add_norm(h, x, **p["norm2"], added=p["out_bias"], eps=c.epsilon)
+    h = sx.name(h, "normed")
     h = nn.gelu(nn.linear(h, p["up"]), bias=p["up_bias"])
     return x + sx.name(nn.linear(h, p["down"]), "residual") + p["down_bias"], past
 
@@ -206,8 +207,9 @@ def _llama(p: Any, x: sx.Array, c: Config, attend: Any, past: Any) -> tuple[sx.A
     h = sx.name(nn.rms_norm(x, **p["norm1"], eps=c.epsilon), "normed")
     q, k, v = (sx.einsum("btd,dhk->bthk", h, p[name]) for name in "qkv")
     seen, past = attend(q, k, v, past)
-    x = x + sx.name(sx.einsum("bthk,hkd->btd", seen, p["out"]), "residual")
-    h = sx.name(nn.rms_norm(x, **p["norm2"], eps=c.epsilon), "normed")
+    h = sx.name(sx.einsum("bthk,hkd->btd", seen, p["out"]), "residual")
+    x, h = nn.add_norm(h, x, **p["norm2"], centered=False, eps=c.epsilon)
+    h = sx.name(h, "normed")
     return x + sx.name(nn.swiglu(h @ p["gate"], h @ p["up"]) @ p["down"], "residual"), past
 
 

@@ -45,15 +45,17 @@ def parameters(config: Config) -> Any:
 
 
 def logits(params: Any, images: Any, config: Config, key: Any = None) -> sx.Array:
-    """The scores of every class, [batch, classes]; ``images`` is [batch, height, width], ``key`` draws dropout."""
+    """The scores of every class, [batch, classes]; ``images`` is [batch, height, width], ``key`` draws dropout;
+    without one nothing is dropped."""
     images = sx.name(images, "batch")
     outer = sx.name(params["outer"], "outer")
     block = sx.name(_block, "block")
     x = nn.patchify(images[:, None], config.patch)
     x = nn.linear(x, outer["patches"], outer["patches_bias"]) + outer["positions"]
     x = sx.name(x, "residual")
+    key, rate = (sx.random.key(0), 0.0) if key is None else (key, config.dropout)  # a rate of 0 draws nothing
     for i, layer in enumerate(params["blocks"]):
-        x = block(layer, x, config.dropout, None if key is None else sx.random.fold_in(key, i))
+        x = block(layer, x, rate, sx.random.fold_in(key, i))
     x = sx.name(nn.layer_norm(x, **outer["norm"]), "normed")
     return nn.linear(sx.mean(x, axis=1), outer["head"], outer["head_bias"])
 
@@ -88,13 +90,8 @@ def _block_parameters(c: Config) -> Any:
 def _block(p: Any, x: sx.Array, rate: float, key: Any) -> sx.Array:
     h = sx.name(nn.layer_norm(x, **p["norm1"]), "normed")
     q, k, v = (sx.einsum("btd,dhk->bthk", h, p[name]) + p[f"{name}_bias"] for name in "qkv")
-    h = sx.name(sx.einsum("bthk,hkd->btd", nn.attention(q, k, v), p["out"]), "residual") + p["out_bias"]
-    x = x + _dropped(h, rate, key, 0)
-    h = sx.name(nn.layer_norm(x, **p["norm2"]), "normed")
-    h = nn.gelu(nn.linear(h, p["up"]), bias=p["up_bias"])
+    h = sx.name(sx.einsum("bthk,hkd->btd", nn.attention(q, k, v), p["out"]), "residual")
+    x, h = nn.add_norm(h, x, **p["norm2"], added=p["out_bias"], key=sx.random.fold_in(key, 0), rate=rate)
+    h = nn.gelu(nn.linear(sx.name(h, "normed"), p["up"]), bias=p["up_bias"])
     h = sx.name(nn.linear(h, p["down"]), "residual") + p["down_bias"]
-    return x + _dropped(h, rate, key, 1)
-
-
-def _dropped(x: sx.Array, rate: float, key: Any, number: int) -> sx.Array:
-    return x if key is None else nn.dropout(sx.random.fold_in(key, number), x, rate)
+    return x + nn.dropout(sx.random.fold_in(key, 1), h, rate)

@@ -17,6 +17,7 @@ import numpy as np
 
 import spmdx as sx
 from spmdx import nn, optim, tree
+from spmdx.nn.dropout import dropout
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 BATCH, STEPS, RATE = 4, 4, 0.25
@@ -75,9 +76,9 @@ def _kept(name: str, original: Any) -> Any:
 
     def draw(*args: Any, **kwargs: Any) -> Any:
         run, found = getattr(_watched, "run", None), original(*args, **kwargs)
-        if run is not None and name == "dropout":
-            key, x, rate = args
-            mask = original(key, sx.ones_like(x), rate)
+        if run is not None and name in ("dropout", "add_norm"):
+            key, x, rate = args if name == "dropout" else (kwargs["key"], found[0], kwargs["rate"])
+            mask = dropout(key, sx.ones_like(x), rate)
             run.masks.append(mask.numpy() != 0)
             run.placements.append(mask.placement)
         elif run is not None:
@@ -91,7 +92,8 @@ def _kept(name: str, original: Any) -> Any:
 def _watching() -> Iterator[None]:
     """Have runs keep what they draw."""
     with ExitStack() as stack:
-        for module, name in ((nn, "dropout"), *((sx.random, name) for name in ("normal", "uniform", "bernoulli"))):
+        names = ((nn, ("dropout", "add_norm")), (sx.random, ("normal", "uniform", "bernoulli")))
+        for module, name in ((module, name) for module, some in names for name in some):
             stack.enter_context(patch.object(module, name, _kept(name, getattr(module, name))))
         yield
 
