@@ -63,27 +63,36 @@ inline int no_copy(Farewell::Handle, int, void*, void*, void*, int* flag) {
 inline int say_farewell(Farewell::Handle, int, void*, void*) {
     const Farewell& mpi = farewell;
     alignas(16) char status[256];
-    Farewell::Handle request{};
-    if (mpi.ibarrier(mpi.comm, &request)) return 0;
     const auto take = [&](int tag, int64_t (&message)[2]) {
         int found = 0;
         Farewell::Handle what{};
         return !mpi.improbe(mpi.any_source, tag, mpi.comm, &found, &what, status) && found &&
                !mpi.mrecv(message, sizeof message, mpi.byte, &what, status);
     };
-    for (int tries = 0, done = 0;; ++tries) {
-        if (mpi.test(&request, &done, status) || done) return 0;
+    const auto take_all = [&](bool replies) {
         int64_t message[2];  // who asks, and of which group
         while (take(Farewell::question, message)) {
+            if (!replies) continue;
             const int64_t reply[2] = {message[1], own_counts.of(message[1])};
             mpi.send(reply, sizeof reply, mpi.byte, static_cast<int>(message[0]), Farewell::answer, mpi.comm);
         }
         while (take(Farewell::answer, message)) continue;  // to a question of ours that no longer matters
-        if (tries < 1000)
-            sched_yield();
-        else
-            usleep(1000);
+    };
+    // When all are here nobody waits for an answer. The second round is for those that were sent until then:
+    // some libraries warn, as they end, of messages that nobody has taken.
+    for (const bool all_here : {false, true}) {
+        Farewell::Handle request{};
+        if (mpi.ibarrier(mpi.comm, &request)) return 0;
+        for (int tries = 0, done = 0; !done; ++tries) {
+            if (mpi.test(&request, &done, status)) return 0;
+            take_all(!all_here && !done);
+            if (tries < 1000)
+                sched_yield();
+            else
+                usleep(1000);
+        }
     }
+    return 0;
 }
 
 // Have MPI_Finalize call it, whoever calls that. Takes the addresses in the order of the struct.
