@@ -64,6 +64,19 @@ def test_who_has_done_its_part_may_end() -> None:
     check(ended_soon(4, GROUP + late + alone, **FAR).stderr, 3, 4)
 
 
+def test_a_gradient_on_its_way_at_the_end() -> None:
+    """Nobody looks at it, and the other rank is late: its memory is not freed before it has come."""
+    lines = """
+w, x = sx.ones((4000, 1000)), sx.ones((8, 1000), placement=sx.P("world"))
+if here.rank == 1: time.sleep(0.5)
+with sx.Plan(grads={"*": {"world": sx.Shard(0)}}).on(mesh):
+    g = sx.grad(lambda params: sx.sum(x @ params["w"].T))({"w": w})["w"]
+print(type(g).__name__)
+"""
+    done = mpiexec(2, "-c", GROUP + lines, timeout=30, **FAR)
+    assert (done.returncode, done.stdout.replace("\n", ""), done.stderr) == (0, "LaterLater", "")
+
+
 def test_a_long_wait_for_one_at_work() -> None:
     """Ranks that were asked while they worked go on as before, and nobody is left waiting at the end.
 

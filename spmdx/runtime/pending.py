@@ -6,9 +6,11 @@ the order in which they began, on whichever rank is asked first.
 
 from __future__ import annotations
 
+import atexit
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import cache
 from time import perf_counter
 from typing import Any, Protocol
 
@@ -63,8 +65,10 @@ class Pending:
     ) -> None:
         self._left: tuple[Any, ...] | None = (message, sent, request, group or Arrived(parts))
         self._blocks: list[Block] = []
+        self._done = False  # and no longer in the order
         self._order = here.going
         self._order.append(self)
+        _end_first()
 
     def look(self) -> bool:
         """True if it is done."""
@@ -73,7 +77,7 @@ class Pending:
     def wait(self) -> list[Block]:
         """The blocks, when they have come."""
         while self._left is not None:
-            oldest = self._order.popleft()
+            oldest = self if self._done else self._order.popleft()
             if oldest._left is not None:
                 message, sent, request, group = oldest._left
                 request.wait()
@@ -94,14 +98,26 @@ here = _Here()
 
 
 def progress() -> None:
-    """Let what has begun go on, at most every 100 microseconds; nothing if nothing has."""
+    """Let what has begun go on, at most every 100 microseconds; nothing if nothing has. What is done stays with those
+    alone who want it."""
     if here.going:
         now = perf_counter()
         if now - here.looked > PAUSE:
             here.looked = now
-            for pending in here.going:
-                if not pending.look():
-                    break
+            while here.going and here.going[0].look():
+                here.going.popleft()._done = True
+
+
+def finish() -> None:
+    """Wait for all that has begun."""
+    while here.going:
+        here.going[0].wait()
+
+
+@cache
+def _end_first() -> None:
+    """Have the process, at its end, wait before memory is freed that messages still come into."""
+    atexit.register(finish)
 
 
 class Coming:

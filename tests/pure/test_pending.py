@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import numpy as np
@@ -93,6 +94,26 @@ def test_progress_looks_at_most_every_100_microseconds(monkeypatch: pytest.Monke
     progress()
     assert log == ["look a", "look a", "look b"]
     first.wait()
+
+
+def test_what_is_done_and_wanted_by_nobody_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A gradient that a program takes and does not look at: its message's memory, at the next look."""
+    now = iter(range(1, 9))
+    monkeypatch.setattr(pending, "perf_counter", lambda: next(now))
+    dropped, kept, going = begun("a", "all_gather"), begun("b", "all_gather"), begun("c", "all_gather", looks=1)
+    gone = weakref.ref(dropped)
+    del dropped
+    progress()
+    assert gone() is None and list(pending.here.going) == [going]
+    np.testing.assert_array_equal(kept.wait()[0], [0, 1, 2, 10, 11, 12])
+    assert log == ["look a", "look b", "look c", "wait b"]
+
+
+def test_the_end_waits_for_what_has_begun() -> None:
+    begun("a", "all_gather")
+    begun("b", "reduce_scatter")
+    pending.finish()
+    assert log == ["wait a", "wait b"] and not pending.here.going
 
 
 def later() -> Array:
