@@ -46,8 +46,9 @@ def test_a_training_step_makes_nobody_wait(device: Any) -> None:
             x = sx.nn.layer_norm(x, p["scale"])
             q, k, v = sx.split((x @ p["qkv"]).reshape(2, 8, 3, 2, 4), 3, axis=2)
             q, k, v = (a.reshape(2, 8, 2, 4) for a in (q, k, v))
-            x = x + sx.nn.attention(q, k, v, causal=True).reshape(2, 8, 8)
-            x = sx.nn.dropout(key, sx.nn.gelu(x), 0.1)
+            seen = sx.nn.attention(q, k, v, causal=True).reshape(2, 8, 8)
+            x, h = sx.nn.add_norm(seen, x, p["scale"], key=key, rate=0.1)
+            x = x + sx.nn.dropout(key, sx.nn.gelu(h), 0.1)
             return sx.mean(sx.nn.cross_entropy(x @ p["out"], tokens))
 
         def step() -> Any:
