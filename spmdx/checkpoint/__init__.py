@@ -81,7 +81,7 @@ def save(path: Any, state: Any) -> None:
     try:
         for step in (begin, fill, end):
             check.together(everyone, f"saving {target}", step)
-    except OSError as error:
+    except (OSError, check.RankFailed) as error:  # this rank's own, or that of the rank that could not
         raise CheckpointError(f"{target} cannot be written: {error}.", "a path where there is room") from error
     finally:
         if first and os.path.exists(partial):
