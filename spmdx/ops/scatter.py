@@ -19,8 +19,9 @@ from spmdx import context
 from spmdx.array import Array
 from spmdx.errors import BoundsError
 from spmdx.op import op
+from spmdx.ops import elementwise as e
 from spmdx.ops.axes import names
-from spmdx.ops.create import zeros_like
+from spmdx.ops.create import ones_like, zeros_like
 from spmdx.ops.place import wrap
 from spmdx.runtime import kernels, memory
 from spmdx.spec import Interval, Spec
@@ -289,6 +290,31 @@ def _put_back(i: int, g: Any, out: Any, x: Any, values: Any, *indices: Any, dims
     return gather((g, *indices), dims=dims, at=at) * won.astype(g.dtype)
 
 
+def _put_with_back(
+    i: int, g: Any, out: Any, x: Any, values: Any, *indices: Any, dims: Any, at: int, how: str, lengths: Any
+) -> Any:
+    if i > 1:
+        return None
+    where = {"dims": dims, "at": at}
+    if how != "multiply":  # ties share equally
+        kept, given = (x == out).astype(g.dtype), (values == gather((out, *indices), **where)).astype(g.dtype)
+        ties = kept + accumulate((template(kept), given, *indices), **where)
+        share = g / e.maximum(ties, 1)
+        return share * kept if i == 0 else gather((share, *indices), **where) * given
+    if i == 0:
+        return g * put_with((ones_like(x), values, *indices), how=how, **where)
+    # All other factors of the element: the product over the value; or, where the value is 0, of what is not, if it is
+    # the only 0. The product of the zeros is one for the derivatives of this.
+    none = values == 0
+    rest = put_with((x, e.where(none, 1, values), *indices), how=how, **where)
+    zeros = put_with((ones_like(x), e.where(none, values, 1), *indices), how=how, **where)
+    many = accumulate((template(x), none.astype(x.dtype), *indices), **where)
+    rest, zeros, many = (gather((a, *indices), **where) for a in (rest, zeros, many))
+    others = e.where(none, e.where(many == 1, rest, 0), rest / e.where(none, 1, values) * zeros)
+    return gather((g, *indices), **where) * others
+
+
 gather.vjp_each(_gather_back)
 accumulate.vjp_each(_accumulate_back)
 put.vjp_each(_put_back)
+put_with.vjp_each(_put_with_back)

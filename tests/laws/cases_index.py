@@ -96,7 +96,8 @@ CASES = [
     _change("put", "set", (2, ROWS), 5),
     _change("accumulate", "add", ROWS, 5, 7, grad=(0, 1)),
     _change("accumulate", "add", s_[ROWS, 2:5], 5, 3, grad=(0, 1)),
-    _change("put_with", "multiply", ROWS, 5, 7),
-    _change("put_with", "min", s_[1:4, ROWS], 3, 5),
-    _change("put_with", "max", (COLUMN, GRID), 2, 3),
+    _change("put_with", "multiply", ROWS, 5, 7, grad=(0, 1)),
+    _change("put_with", "multiply", s_[1:4, ROWS], 3, 5, grad=(0, 1)),
+    _change("put_with", "min", s_[1:4, ROWS], 3, 5, grad=(0, 1)),
+    _change("put_with", "max", (COLUMN, GRID), 2, 3, grad=(0, 1)),
 ]

@@ -195,3 +195,18 @@ def test_a_custom_gradient_has_a_gradient() -> None:
     x = sx.asarray(VALUE, placement={"world": sx.Shard(0)})
     second = sx.grad(lambda x: sx.grad(lambda x: sine(x).sum())(x).sum())(x)
     assert np.allclose(second.numpy(), -np.sin(VALUE), rtol=1e-14)
+
+
+def test_a_factor_of_zero_among_repeated_indices() -> None:
+    """The gradient of a product without the factor itself, also where a factor is 0; ties of a minimum share."""
+    at = np.array([0, 0, 1, 1])
+    for placement in (sx.Replicate(), sx.Shard(0), sx.Partial("sum")):
+        x = sx.asarray(np.array([2.0, 3.0, 5.0]), placement={"world": placement})
+        v = sx.asarray(np.array([0.0, 7.0, 0.0, 0.0]))
+        of_x, of_v = sx.grad(lambda x, v: x.at[at].multiply(v).sum(), argnums=(0, 1))(x, v)
+        assert np.array_equal(of_x.numpy(), [0.0, 0.0, 1.0])
+        assert np.array_equal(of_v.numpy(), [14.0, 0.0, 0.0, 0.0])
+        w = sx.asarray(np.array([2.0, 9.0, 1.0, 1.0]))
+        of_x, of_w = sx.grad(lambda x, w: x.at[at].min(w).sum(), argnums=(0, 1))(x, w)
+        assert np.array_equal(of_x.numpy(), [0.5, 0.0, 1.0])
+        assert np.array_equal(of_w.numpy(), [0.5, 0.0, 0.5, 0.5])
