@@ -61,11 +61,17 @@ def _not_a_dict(sizes: Any, names: Any = ("data", "model", "pipe"), *rest: Any) 
 
 def _sizes(axes: dict[str, int], count: int) -> dict[str, int]:
     open_axes = [name for name, n in axes.items() if n == -1]
+    if len(open_axes) > 1 or any(n < 1 and n != -1 for n in axes.values()):
+        first = next(iter(axes))
+        raise MeshError(
+            f"a mesh of {axes}: each size is 1 or more, and one may be -1, for what is left.",
+            f"sx.make_mesh({ {name: -1 if name == first else 1 for name in axes} })",
+        )
     known = math.prod(n for n in axes.values() if n != -1)
     if len(open_axes) == 1 and known > 0 and count % known == 0:
         axes[open_axes[0]] = count // known
     elif open_axes or known != count:
-        need = f"{known} ranks" if not open_axes else f"a multiple of {known} ranks, and at most one size of -1"
+        need = f"{known} ranks" if not open_axes else f"a multiple of {known} ranks"
         raise MeshError(
             f"a mesh of {axes} needs {need}; there {'is 1 rank' if count == 1 else f'are {count} ranks'}.",
             f"mpiexec -n {known} python ..., or a size of -1 for what is there, or ranks=range({known}) to use a part",

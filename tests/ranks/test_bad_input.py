@@ -64,6 +64,8 @@ CASES: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     ),
     "an unknown reduction": (lambda: sx.Partial("mean"), PlacementError, r'Partial\("sum"\)'),
     "a mesh of another size": (lambda: sx.make_mesh({"a": 11}), MeshError, "mpiexec -n 11"),
+    "sizes that are left open twice": (lambda: sx.make_mesh({"a": -1, "b": -1}), MeshError, "one may be -1"),
+    "a size of 0": (lambda: sx.make_mesh({"a": 0}), MeshError, r"Write sx\.make_mesh"),
     "a reserved axis name": (lambda: sx.make_mesh({"shape": -1}), MeshError, "cannot name a mesh axis"),
     "a GPU that is not there": (lambda: sx.make_mesh(device="cuda"), MeshError, 'device="cpu"'),
     "zeros on a GPU that is not there": (lambda: sx.zeros(3, device="cuda"), MeshError, 'device="cpu"'),
