@@ -3,6 +3,7 @@
 #include "bindings/products.h"
 
 #include <pybind11/numpy.h>
+#include <pybind11/stl.h>
 
 #include <algorithm>
 #include <atomic>
@@ -57,9 +58,10 @@ std::optional<Matrix> matrix_of(const py::array& array) {
     return std::nullopt;
 }
 
-// The result in pieces of whole rows or columns, whichever there are more of, one piece for each thread.
+// out = x @ y + beta out, in pieces of whole rows or columns, whichever there are more of, one piece for each
+// thread.
 template <class T>
-void multiply(T* out, const T* x, const T* y, const Matrix& a, const Matrix& b) {
+void multiply(T* out, const T* x, const T* y, const Matrix& a, const Matrix& b, T beta) {
     constexpr int64_t unit = 64;                 // rows or columns: a piece keeps the BLAS's own tiles whole
     constexpr int64_t least = int64_t{1} << 22;  // products of numbers that are worth another thread
     const int64_t m = a.rows, n = b.columns, k = a.columns;
@@ -71,7 +73,7 @@ void multiply(T* out, const T* x, const T* y, const Matrix& a, const Matrix& b) 
         const int64_t count = end - begin;
         gemm<T>()(row_major, a.turned ? transposed : as_is, b.turned ? transposed : as_is,
                   by_rows ? count : m, by_rows ? n : count, k, T(1), x + (by_rows ? a.row(begin) : 0), a.lead,
-                  y + (by_rows ? 0 : b.column(begin)), b.lead, T(0), out + (by_rows ? begin * n : begin), n);
+                  y + (by_rows ? 0 : b.column(begin)), b.lead, beta, out + (by_rows ? begin * n : begin), n);
     });
 }
 
@@ -100,17 +102,21 @@ struct Operand {
 };
 
 template <class T>
-py::object product_as(const py::array& x, const py::array& y) {
+py::object product_as(const py::array& x, const py::array& y, Maybe& onto) {
     const Operand<T> a(x, 0), b(y, 1);
     if (!gemm<T>() || !a.matrix || !b.matrix || a.matrix->columns != b.matrix->rows) return py::none();
     const int64_t m = a.matrix->rows, n = b.matrix->columns;
-    py::array out(x.dtype(), {m, n});
+    const bool repeats = a.repeats || b.repeats;
+    if (onto && (repeats || onto->ndim() != 2 || onto->shape(0) != m || onto->shape(1) != n ||
+                 !is_contiguous(*onto) || !onto->writeable() || !x.dtype().equal(onto->dtype())))
+        return py::none();
+    py::array out = onto ? *onto : py::array(x.dtype(), {m, n});
     T* to = static_cast<T*>(out.mutable_data());
     {
         const py::gil_scoped_release release;
-        multiply(to, a.data, b.data, *a.matrix, *b.matrix);
+        multiply(to, a.data, b.data, *a.matrix, *b.matrix, T(onto ? 1 : 0));
     }
-    if (!a.repeats && !b.repeats) return out;
+    if (!repeats) return out;
     const py::ssize_t item = sizeof(T);
     py::array view(x.dtype(), {x.shape(0), y.shape(1)}, {a.repeats ? 0 : n * item, b.repeats ? 0 : item}, to,
                    out);
@@ -120,13 +126,13 @@ py::object product_as(const py::array& x, const py::array& y) {
 
 // x @ y, or None where the BLAS cannot: other than two matrices of one of its dtypes, none of them empty,
 // with rows or columns that lie one after another.
-py::object product(const py::array& x, const py::array& y) {
+py::object product(const py::array& x, const py::array& y, Maybe onto) {
     if (x.ndim() != 2 || y.ndim() != 2 || !x.size() || !y.size()) return py::none();
     const char kind = x.dtype().kind();
     const py::ssize_t item = x.itemsize();
     if (kind != 'f' || y.dtype().kind() != 'f' || y.itemsize() != item || (item != 4 && item != 8))
         return py::none();
-    return item == 8 ? product_as<double>(x, y) : product_as<float>(x, y);
+    return item == 8 ? product_as<double>(x, y, onto) : product_as<float>(x, y, onto);
 }
 
 void use_blas(uintptr_t sgemm, uintptr_t dgemm) {
@@ -141,8 +147,9 @@ void bind_products(py::module_& m) {
           "Multiply by these functions from now on: the addresses of cblas_sgemm and cblas_dgemm with sizes "
           "of 64 "
           "bits, that run on one thread; 0: by none.");
-    m.def("product", &product, py::arg("x"), py::arg("y"),
-          "x @ y for two matrices that the BLAS in use can multiply, else None.");
+    m.def("product", &product, py::arg("x"), py::arg("y"), py::arg("onto") = py::none(),
+          "x @ y for two matrices that the BLAS in use can multiply, else None; added to `onto`, if that is "
+          "given.");
 }
 
 }  // namespace spmdx

@@ -24,7 +24,7 @@ from spmdx.ops.place import asarray, moved_arrays
 from spmdx.ops.transfer import brought
 from spmdx.plan import plan
 from spmdx.spec import Spec
-from spmdx.tape import Bundle, Watched, plain
+from spmdx.tape import Bundle, Rule, Watched, plain
 from spmdx.transforms.batched import Level, level_of, watched
 
 
@@ -38,6 +38,7 @@ def watch(x: Array) -> Watched:
 def pull(outputs: Sequence[Any], cotangents: Sequence[Any], leaves: Sequence[Watched]) -> list[Array | None]:
     """The gradients of the leaves, given those of the outputs; None for a leaf that no output depends on."""
     held: dict[int, Any] = {}  # cotangents, by the place of their node in the order of making
+    own: set[int] = set()  # those that an operation with `onto` has made, and nothing else has
     nodes: dict[int, Any] = {}
     queue: list[int] = []  # places, negated: the latest first
     wanted = {leaf.order for leaf in leaves}
@@ -77,9 +78,14 @@ def pull(outputs: Sequence[Any], cotangents: Sequence[Any], leaves: Sequence[Wat
                         f"{rule.name} has no gradient.",
                         f"stop_gradient(x) around its operand {i}, or a custom_vjp",
                     )
+                onto = rule.onto
+                if onto is not None and x.order in own and onto(held[x.order], i, g, *node.inputs, **node.static):
+                    continue
                 found = rule.gradient(i, g, node, node.inputs, node.static)
                 if found is not None:
                     give(x, found)
+                    if onto is not None and held[x.order] is found:
+                        own.add(x.order)
     return [held.get(leaf.order) for leaf in leaves]
 
 
@@ -269,10 +275,8 @@ def _at_home(found: list[Array | None], leaves: Sequence[Array], places: Sequenc
     )
 
 
-class _Rule:
+class _Rule(Rule):
     """The gradient rule of a bundle: what stands in for an operation where several outputs are recorded at once."""
-
-    differentiable = True
 
     def __init__(self, name: str, gradients: Callable[[Any], list[Any]]) -> None:
         self.name, self.gradients = name, gradients
@@ -287,10 +291,9 @@ class _Rule:
         return found
 
 
-class _Pick:
+class _Pick(Rule):
     """The rule of one output of a bundle: its cotangent is one entry of the bundle's list."""
 
-    differentiable = True
     name = "pick"
 
     def __init__(self, i: int, n: int) -> None:

@@ -49,6 +49,9 @@ class Operation:
         self.gradients: tuple[Callable[..., Any], ...] | None = None
         self.gradient_of_each: Callable[..., Any] | None = None
         self.differentiable = False  # until a gradient rule is registered
+        # onto(before, i, g, *operands, **static): adds the gradient with respect to operand i to one that this
+        # operation has made before, in its place, and says whether it could.
+        self.onto: Callable[..., bool] | None = None
         self.memo: dict[Any, Any] = {}  # calls that move nothing: (function of blocks, spec, static)
         self.entries: dict[Any, Entry] = {}
         self.planned: dict[Any, Entry] = {}  # entries as a running plan wants them

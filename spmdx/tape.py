@@ -38,6 +38,13 @@ class Watched(Array):
         self.order = next(_order)
 
 
+class Rule:
+    """What a record has where no operation made it; beside these a ``name`` and a ``gradient``, as operations have."""
+
+    differentiable = True
+    onto = None
+
+
 class Bundle:
     """A record with several outputs (a custom gradient, a rematerialised function): its outputs' common source."""
 

@@ -24,7 +24,9 @@ from spmdx.ops.fit import fit
 from spmdx.ops.place import asarray
 from spmdx.ops.reduce import sum
 from spmdx.ops.shape import matrix_transpose, moveaxis, permute_dims, ravel, squeeze
+from spmdx.ops.together import seen
 from spmdx.runtime import blas, memory
+from spmdx.runtime.kernels import product
 
 # One pair
 
@@ -81,10 +83,15 @@ def _multiply(xp: Any, how: Recipe, x: Any, y: Any) -> Any:
         x = x.reshape((*x.shape, *[1] * (y.ndim - split)))
         y = y.reshape((*y.shape[:batch], *[1] * how.rows, *y.shape[split:]))
         return xp.multiply(x, y).transpose(how.out)
-    m, k, n = math.prod(x.shape[batch : batch + how.rows]), math.prod(y.shape[batch:split]), math.prod(y.shape[split:])
-    x = x.reshape(*x.shape[:batch], m, k)
-    y = y.reshape(*y.shape[:batch], k, n)
+    x, y = _matrices(how, x, y)
     return blas.matmul(xp)(x, y).reshape(edges).transpose(how.out)
+
+
+def _matrices(how: Recipe, x: Any, y: Any) -> tuple[Any, Any]:
+    """Transposed operands as matrices, or stacks of them."""
+    batch, split = how.batch, how.batch + how.summed
+    m, k, n = math.prod(x.shape[batch : batch + how.rows]), math.prod(y.shape[batch:split]), math.prod(y.shape[split:])
+    return x.reshape(*x.shape[:batch], m, k), y.reshape(*y.shape[:batch], k, n)
 
 
 def _quick_pair(xp: Any, left: Any, right: Any, subscripts: str) -> Any:
@@ -115,6 +122,25 @@ contract.vjp(
     lambda g, out, x, y, subscripts: fit(contract(g, y, _turned(subscripts, 0)), x),
     lambda g, out, x, y, subscripts: fit(contract(x, g, _turned(subscripts, 1)), y),
 )
+
+
+def _onto(before: Any, i: int, g: Any, x: Any, y: Any, subscripts: str) -> bool:
+    """A gradient added to one that came before, by the library that multiplies: without another pass over both."""
+    turned = _turned(subscripts, i)
+    first, second = (g, y) if i == 0 else (x, g)
+    if type(before) is not Array or seen(contract, first, second, turned) is not before.spec:
+        return False
+    into, how = before._block, recipe(turned)
+    if not (isinstance(into, np.ndarray) and how.summed and not how.batch):
+        return False
+    lying = into.transpose(np.argsort(how.out))
+    if not lying.flags.c_contiguous:
+        return False
+    left, right = _matrices(how, first._block.transpose(how.left), second._block.transpose(how.right))
+    return product(left, right, lying.reshape(left.shape[0], right.shape[1])) is not None
+
+
+contract.op.onto = _onto
 
 
 def letter(i: int) -> str:

@@ -24,7 +24,7 @@ from spmdx.ops.transfer import brought, together
 from spmdx.plan import plan
 from spmdx.runtime import memory
 from spmdx.spec import WHOLE, Layout, Spec, make
-from spmdx.tape import Watched
+from spmdx.tape import Rule, Watched
 
 
 def compress(x: Array, mask: Any) -> Array:
@@ -63,20 +63,20 @@ def _expand(g: Array, mask: Array, spec: Spec, given: Spec) -> Array:
     return Array(blocks, spec)
 
 
-class _Compress:
+class _Compress(Rule):
     """The gradient of compress."""
 
-    name, differentiable = "compress", True
+    name = "compress"
 
     def gradient(self, i: int, g: Any, out: Any, inputs: Any, static: Mapping[str, Any]) -> Any:
         x, mask = inputs
         return _expand(brought([g], [out.spec.mesh])[0], mask, x.spec, out.spec) if i == 0 else None
 
 
-class _Expand:
+class _Expand(Rule):
     """The gradient of expand."""
 
-    name, differentiable = "expand", True
+    name = "expand"
 
     def gradient(self, i: int, g: Any, out: Any, inputs: Any, static: Mapping[str, Any]) -> Any:
         return compress(g, inputs[1]) if i == 0 else None

@@ -25,7 +25,7 @@ from spmdx.ops.place import moved_arrays
 from spmdx.plan import plan
 from spmdx.runtime import memory
 from spmdx.spec import Layout, Spec, make
-from spmdx.tape import Watched, plain
+from spmdx.tape import Rule, Watched, plain
 
 INT64, UINT64 = np.dtype(np.int64), np.dtype(np.uint64)
 
@@ -280,10 +280,10 @@ def holders(spec: Spec, dim: int, index: Any) -> tuple[Any, Any]:
     return member[number], place
 
 
-class _Rows:
+class _Rows(Rule):
     """The gradient of rows."""
 
-    name, differentiable = "rows", True
+    name = "rows"
 
     def gradient(self, i: int, g: Any, out: Any, inputs: Any, static: Mapping[str, Any]) -> Any:
         if i:

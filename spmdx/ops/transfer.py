@@ -19,7 +19,7 @@ from spmdx.placement import Placement
 from spmdx.plan import plan
 from spmdx.runtime import memory
 from spmdx.spec import Spec, place
-from spmdx.tape import Watched, recording
+from spmdx.tape import Rule, Watched, recording
 
 
 def to(x: Array, mesh: Mesh, placement: Placement | None = None) -> Array:
@@ -97,11 +97,10 @@ def _gives(source: Spec, at: Coordinate, giver: int, taker: int) -> bool:
     return all(at[i] == (own[i] if own is not None else 0) for i in spread)
 
 
-class _To:
+class _To(Rule):
     """The gradient rule of `to`: back to where the value came from."""
 
     name = "to"
-    differentiable = True
 
     @staticmethod
     def gradient(i: int, g: Array, out: Array, inputs: tuple[Any, ...], static: Any) -> Array:
@@ -146,10 +145,9 @@ def _remeshed(x: Array, mesh: Mesh) -> Array:
     return Watched(block, spec, _REMESHED, (x,), {}) if recording() and type(x) is Watched else Array(block, spec)
 
 
-class _Remeshed:
+class _Remeshed(Rule):
     """The rule of a replicated array on another mesh."""
 
-    differentiable = True
     name = "remeshed"
 
     @staticmethod

@@ -17,7 +17,7 @@ from spmdx.plan import plan as steps_between
 from spmdx.plans.placing import Axes, changed, homeward
 from spmdx.plans.plan import Plan
 from spmdx.spec import Spec
-from spmdx.tape import Watched, plain
+from spmdx.tape import Rule, Watched, plain
 from spmdx.transforms.batched import around, level_of
 from spmdx.transforms.remat import part
 
@@ -179,11 +179,9 @@ def _sent(g: list[Any], targets: list[Any], label: str) -> list[Any]:
     return out
 
 
-class Group:
+class Group(Rule):
     """The parameters of one call of a named function: gathered before it, dropped after it, gathered again when the
     gradient comes by; their own gradients go home together."""
-
-    differentiable = True
 
     def __init__(self, running: Running, params: Any, label: str, axes: Axes) -> None:
         self.running, self.name = running, label

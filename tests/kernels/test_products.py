@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import spmdx as sx
+from spmdx.ops import contract
 from spmdx.runtime import blas, kernels
 
 NEEDS_MKL = pytest.mark.skipif(not blas.mkl(), reason="MKL is not installed: pip install 'spmdx[mkl]'")
@@ -100,6 +101,72 @@ def test_what_is_left_to_numpy() -> None:
         assert np.array_equal(blas._by_mkl(a, b), a @ b)
     with pytest.raises(ValueError, match="matmul"):
         blas._by_mkl(x, y[:5])
+
+
+@pytest.mark.usefixtures("openblas")
+def test_added_to_what_is_there() -> None:
+    """Exact: whole numbers."""
+    x, y = whole_numbers(70, 33), whole_numbers(33, 65, seed=1)
+    for threads in (1, 3):
+        kernels.set_threads(threads)
+        for a in (x, np.asfortranarray(x)):
+            onto = whole_numbers(70, 65, seed=2)
+            want = onto + x @ y
+            assert kernels.product(a, y, onto) is onto
+            assert np.array_equal(onto, want)
+    onto = whole_numbers(70, 65, seed=2)
+    locked = onto.copy()
+    locked.flags.writeable = False
+    others = [onto[:, ::-1], onto[:69], np.asfortranarray(onto), onto.astype("float64"), locked, onto[None]]
+    before = onto.copy()
+    for bad in others:
+        assert kernels.product(x, y, bad) is None
+    assert kernels.product(np.broadcast_to(x[:1], x.shape), y, onto) is None
+    assert np.array_equal(onto, before) and np.array_equal(locked, before)
+
+
+def of_sums(h: Any, a: Any, b: Any, c: Any) -> Any:
+    return sum(sx.sum(sx.einsum("btd,dhk->bthk", h, w) * (i + 1.0) * h[..., :1, None]) for i, w in enumerate((a, b, c)))
+
+
+LOSSES: dict[str, tuple[Callable[..., Any], int]] = {  # and how many products are added to another's gradient
+    "three products of one": (of_sums, 0),
+    "three and nothing else": (
+        lambda h, a, b, c: sum(sx.sum(sx.einsum("btd,dhk->bthk", h, w) ** 2) for w in (a, b, c)),
+        2,
+    ),
+    "a product and a sum with its operand": (
+        lambda h, a, b, c: sx.sum((sx.einsum("btd,dk->btk", h, a[:, 0] + b[:, 0]) + h) ** 2),
+        0,
+    ),
+    "a product with itself": (lambda h, a, b, c: sx.sum(sx.einsum("btd,bsd->bts", h, h)), 0),
+}
+
+
+@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.usefixtures("openblas")
+def test_gradients_added_up_by_products(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exact: whole numbers. A gradient that only products make is added up by them; what others may hold is not."""
+    loss, times = LOSSES[name]
+    arrays = [sx.asarray(whole_numbers(2, 3, 4))]
+    arrays += [sx.asarray(whole_numbers(4, 2, 4, seed=i)) for i in (1, 2, 3)]
+    gradient = sx.grad(loss, argnums=(0, 1, 2, 3))
+    before = [x.numpy().copy() for x in arrays]
+    gradient(*arrays)  # from the second call on: what was seen before is made together
+    calls = []
+
+    def counted(x: Any, y: Any, *onto: Any) -> Any:
+        found = kernels.product(x, y, *onto)
+        calls.append(bool(onto) and found is not None)
+        return found
+
+    monkeypatch.setattr(contract, "product", counted)
+    found = [g.numpy().copy() for g in gradient(*arrays)]
+    assert sum(calls) == times
+    monkeypatch.setattr(contract.contract.op, "onto", None)
+    for got, want, x, was in zip(found, gradient(*arrays), arrays, before):
+        assert np.array_equal(got, want.numpy())
+        assert np.array_equal(x.numpy(), was)
 
 
 def test_without_mkl() -> None:
