@@ -64,17 +64,27 @@ def test_who_has_done_its_part_may_end() -> None:
     check(ended_soon(4, GROUP + late + alone, **FAR).stderr, 3, 4)
 
 
-def test_a_gradient_on_its_way_at_the_end() -> None:
-    """Nobody looks at it, and the other rank is late: its memory is not freed before it has come."""
-    lines = """
+ON_ITS_WAY = """
 w, x = sx.ones((4000, 1000)), sx.ones((8, 1000), placement=sx.P("world"))
-if here.rank == 1: time.sleep(0.5)
-with sx.Plan(grads={"*": {"world": sx.Shard(0)}}).on(mesh):
-    g = sx.grad(lambda params: sx.sum(x @ params["w"].T))({"w": w})["w"]
+if here.rank == 1: {late}
+with sx.Plan(grads={{"*": {{"world": sx.Shard(0)}}}}).on(mesh):
+    g = sx.grad(lambda params: sx.sum(x @ params["w"].T))({{"w": w}})["w"]
 print(type(g).__name__)
 """
-    done = mpiexec(2, "-c", GROUP + lines, timeout=30, **FAR)
+
+
+def test_a_gradient_on_its_way_at_the_end() -> None:
+    """Nobody looks at it, and the other rank is late: its memory is not freed before it has come."""
+    done = mpiexec(2, "-c", GROUP + ON_ITS_WAY.format(late="time.sleep(0.5)"), timeout=30, **FAR)
     assert (done.returncode, done.stdout.replace("\n", ""), done.stderr) == (0, "LaterLater", "")
+
+
+def test_a_gradient_on_its_way_when_a_rank_fails() -> None:
+    """It ends the run, though the other rank never does its part."""
+    lines = "from spmdx.runtime import pending\npending.AT_THE_END = 0.3\n"
+    program = GROUP + lines + ON_ITS_WAY.format(late="group.recv(v, 0)") + "raise SystemExit(3)\n"
+    done = mpiexec(2, "-c", program, timeout=30, **FAR)
+    assert done.returncode and done.stdout.startswith("Later")
 
 
 def test_a_long_wait_for_one_at_work() -> None:

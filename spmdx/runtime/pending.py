@@ -7,11 +7,11 @@ the order in which they began, on whichever rank is asked first.
 from __future__ import annotations
 
 import atexit
+import ctypes
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from functools import cache
-from time import perf_counter
+from time import perf_counter, sleep
 from typing import Any, Protocol
 
 from spmdx.runtime.message import Block, Message
@@ -19,6 +19,7 @@ from spmdx.runtime.pool import Flat, take
 from spmdx.runtime.reduction import reduce_ordered
 
 PAUSE = 1e-4  # seconds between two looks: a look costs about a microsecond
+AT_THE_END = 5.0  # seconds that a process waits for what has begun
 
 
 class Request(Protocol):
@@ -68,7 +69,8 @@ class Pending:
         self._done = False  # and no longer in the order
         self._order = here.going
         self._order.append(self)
-        _end_first()
+        atexit.unregister(finish)  # to come before what ends MPI, which was registered meanwhile
+        atexit.register(finish)
 
     def look(self) -> bool:
         """True if it is done."""
@@ -109,15 +111,14 @@ def progress() -> None:
 
 
 def finish() -> None:
-    """Wait for all that has begun."""
-    while here.going:
-        here.going[0].wait()
-
-
-@cache
-def _end_first() -> None:
-    """Have the process, at its end, wait before memory is freed that messages still come into."""
-    atexit.register(finish)
+    """Wait for all that has begun, though not for ever: a rank that fails must not wait for others to do their part.
+    What is left is never freed."""
+    until = perf_counter() + AT_THE_END
+    while here.going and perf_counter() < until:
+        progress()
+        sleep(PAUSE)
+    for pending in here.going:
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(pending))
 
 
 class Coming:

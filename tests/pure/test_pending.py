@@ -110,10 +110,19 @@ def test_what_is_done_and_wanted_by_nobody_goes(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_the_end_waits_for_what_has_begun() -> None:
-    begun("a", "all_gather")
+    begun("a", "all_gather", looks=1)
     begun("b", "reduce_scatter")
     pending.finish()
-    assert log == ["wait a", "wait b"] and not pending.here.going
+    assert log == ["look a", "look a", "look b"] and not pending.here.going
+
+
+def test_the_end_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And then frees nothing that may still be written to."""
+    monkeypatch.setattr(pending, "AT_THE_END", 0.01)
+    left = weakref.ref(begun("a", "all_gather", looks=10**9))
+    pending.finish()
+    pending.here.going.clear()
+    assert left() is not None
 
 
 def later() -> Array:
