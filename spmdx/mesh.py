@@ -166,13 +166,9 @@ def _validate(names: tuple[str, ...], sizes: tuple[int, ...], ranks: tuple[int, 
                 'a name such as "data" or "model"',
             )
     if len(set(names)) != len(names) or len(names) != len(sizes):
-        raise MeshError(
-            f"a mesh needs one size for each of its distinct axes; got {names} and {sizes}.", 'make_mesh({"data": 2})'
-        )
+        raise MeshError(f"distinct axes need one size each; got {names} and {sizes}.", 'make_mesh({"data": 2})')
     if any(n < 1 for n in sizes):
-        raise MeshError(
-            f"every mesh axis needs a size of at least 1; got {dict(zip(names, sizes))}.", "sizes of 1 or more"
-        )
+        raise MeshError(f"a mesh axis needs a size of at least 1; got {dict(zip(names, sizes))}.", "sizes of 1 or more")
     if len(ranks) != math.prod(sizes) or len(set(ranks)) != len(ranks):
         raise MeshError(
             f"a mesh of {dict(zip(names, sizes))} needs {math.prod(sizes)} distinct ranks; got {len(ranks)}: {ranks}.",

@@ -62,11 +62,7 @@ def _not_a_dict(sizes: Any, names: Any = ("data", "model", "pipe"), *rest: Any) 
 def _sizes(axes: dict[str, int], count: int) -> dict[str, int]:
     open_axes = [name for name, n in axes.items() if n == -1]
     if len(open_axes) > 1 or any(n < 1 and n != -1 for n in axes.values()):
-        first = next(iter(axes))
-        raise MeshError(
-            f"a mesh of {axes}: each size is 1 or more, and one may be -1, for what is left.",
-            f"sx.make_mesh({ {name: -1 if name == first else 1 for name in axes} })",
-        )
+        raise MeshError(f"a mesh of {axes}: sizes are 1 or more, and one may be -1.", 'sx.make_mesh({"data": -1})')
     known = math.prod(n for n in axes.values() if n != -1)
     if len(open_axes) == 1 and known > 0 and count % known == 0:
         axes[open_axes[0]] = count // known

@@ -187,8 +187,7 @@ def _misfit(name: str, rule: Rule, shapes: Sequence[tuple[int, ...]], factor: st
     shown = " and ".join(map(str, shapes))
     if factor.startswith("~"):
         return ShapeError(
-            f"{name}: shapes {shown} do not broadcast: {a} against {b}.",
-            "shapes that agree or are 1, from the last",
+            f"{name}: shapes {shown} do not broadcast: {a} against {b}.", "shapes that agree or are 1, from the last"
         )
     return ShapeError(
         f"{name}: shapes {shown} do not fit {rule.text!r}: {factor} is both {a} and {b}.",

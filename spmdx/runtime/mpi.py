@@ -8,7 +8,6 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from spmdx.errors import MeshError
 from spmdx.mesh import Mesh
 from spmdx.runtime.comm import Comm, Counts, Group, World, cut
 from spmdx.runtime.ending import MPI as MPI
@@ -175,11 +174,6 @@ def _sub(parent: MPI.Intracomm, ranks: list[int]) -> MPI.Intracomm:
     group = parent.group.Incl(ranks)
     try:
         made = parent.Create_group(group)
-    except MPI.Exception as error:
-        raise MeshError(
-            f"MPI makes no more communicators ({error}).",
-            "make_mesh with the same names, sizes and ranks again: equal meshes share theirs, which are never freed",
-        ) from None
     finally:
         group.Free()
     made.Set_errhandler(MPI.ERRORS_RETURN)

@@ -123,8 +123,8 @@ def test_names_that_no_axis_can_have(name: object) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((("a", "a"), (1, 1)), "one size for each of its distinct axes"),
-        ((("a",), (1, 1)), "one size for each of its distinct axes"),
+        ((("a", "a"), (1, 1)), "distinct axes need one size each"),
+        ((("a",), (1, 1)), "distinct axes need one size each"),
         ((("a",), (0,)), "a size of at least 1"),
         ((("a",), (-2,)), "a size of at least 1"),
         ((("a",), (2,), (0,)), "needs 2 distinct ranks; got 1"),
