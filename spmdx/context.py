@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field, fields
 from operator import attrgetter
+from threading import RLock
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ def provide_world(factory: Callable[[], Any]) -> None:
 
 
 _forgetful: list[Callable[[], None]] = []
+remembering = RLock()  # held while a call is remembered for every thread rank, and while all are forgotten
 
 
 def on_forget(action: Callable[[], None]) -> None:

@@ -87,8 +87,9 @@ class Mesh:
         """True if this rank is in the mesh (a simulated mesh holds all of its ranks in one process)."""
         inside = self.device == "sim" or context.rank() in self._position
         if not inside and not self.divided:  # the first thread rank of this process that is outside
-            self.divided = True
-            context.forget_calls()
+            with context.remembering:
+                self.divided = True
+                context.forget_calls()
         return inside
 
     def coordinate_of(self, rank: int) -> Coordinate:

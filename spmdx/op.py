@@ -97,9 +97,11 @@ class Operation:
     def _decided(self, key: tuple[Any, ...], operands: tuple[Any, ...], static: Mapping[str, Any]) -> Entry:
         """An entry made; it may take the short way if it moves nothing, and would be the same without a plan."""
         found = decide(self, operands, static, stay=context.get().plan is not None)
-        quick = found.plans is None and found.spec.mesh.contains_me() and not found.spec.mesh.divided and not check.on()
+        quick = found.plans is None and found.spec.mesh.contains_me() and not check.on()
         if quick and (found.decision.bytes == 0 or decide(self, operands, static).spec is found.spec):
-            self.memo[key if len(key) != 1 else key[0]] = (found.run, found.spec, found.static)
+            with context.remembering:  # a thread rank outside the mesh must not find this
+                if not found.spec.mesh.divided:
+                    self.memo[key if len(key) != 1 else key[0]] = (found.run, found.spec, found.static)
         return found
 
 
