@@ -192,14 +192,14 @@ class Channel {
             row[2] = std::max(row[2], part);
             row[3 + i] = row[1] += part;
         }
-        const bool ready = reads() && parcel_->stretches() && list_stretches(row + 4 + size_);
+        const bool ready = reads() && parcel_->stretches() && list_stretches(row + 4 + size_, row[2]);
         row[3 + size_] = ready;
         return ready;
     }
     Stretch* stretches(int member) const {
         return reinterpret_cast<Stretch*>(staged(member, header_half_, size_));
     }
-    bool list_stretches(int64_t* begins) const {
+    bool list_stretches(int64_t* begins, int64_t largest) const {
         Stretch* const list = stretches(rank_);
         const int64_t room = layout_.piece / int64_t(sizeof(Stretch));
         int64_t n = 0;
@@ -215,6 +215,19 @@ class Channel {
             if (!add(each, sources_)) return false;
         if (parcel_->verb == Verb::all_reduce && !add(parcel_->receive[0], targets_)) return false;
         *begins = n;
+        return !is_long(largest) || readable(list, n);
+    }
+    // Whether the system reads what is listed: memory of devices it does not, and then a member alone would
+    // fail.
+    bool readable(const Stretch* list, int64_t count) const {
+        std::array<Stretch, 64> firsts;
+        std::array<char, firsts.size()> bytes;
+        for (; count > 0; list += firsts.size(), count -= int64_t(firsts.size())) {
+            const int64_t n = std::min(count, int64_t(firsts.size()));
+            for (int64_t i = 0; i < n; ++i)
+                firsts[size_t(i)] = {list[i].begin, std::min<uint64_t>(1, list[i].bytes)};
+            if (!read_process(processes_[size_t(rank_)], firsts.data(), n, bytes.data())) return false;
+        }
         return true;
     }
     // How messages of one size class are best handed out. Lines that another core has read are slow to get

@@ -67,6 +67,10 @@ def attention(
 
     Returns:
         [..., t, heads, e].
+
+    Raises:
+        ShapeError: shapes that are not those, or heads of q that those of k and v do not divide.
+        ArgumentError: dropout without a key.
     """
     _check(q, k, v)
     if dropout and key is None:

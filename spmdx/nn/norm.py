@@ -11,9 +11,11 @@ from typing import Any
 from spmdx.array import Array
 from spmdx.autodiff import custom_vjp, vjp
 from spmdx.dtypes import NARROW, float32, promoted
+from spmdx.errors import DtypeError
 from spmdx.ops import elementwise as e
 from spmdx.ops.moments import mean
 from spmdx.ops.neural import _norm, settled
+from spmdx.ops.place import asarray
 from spmdx.ops.together import norm_gradients
 from spmdx.tape import recording
 
@@ -36,7 +38,10 @@ def rms_norm(x: Any, scale: Any = None, *, eps: float = 1e-6) -> Array:
 
 
 def _normed(x: Any, scale: Any, bias: Any, eps: float, centered: bool) -> Array:
-    x = settled(x)
+    x = settled(x if isinstance(x, Array) else asarray(x))
+    if x.dtype.kind not in "fV":
+        name = "layer_norm" if centered else "rms_norm"
+        raise DtypeError(f"{name} is of floating-point numbers; x is {x.dtype.name}.", "x.astype(float)")
     fused = not x.spec.layouts[-1].axes
     found: Array = (
         (_fused_centered if centered else _fused)(x, scale, bias, eps)

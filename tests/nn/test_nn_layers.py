@@ -16,6 +16,7 @@ from helpers import FOUR, TWO, close, draw, everywhere, gradients, put, slope, v
 
 import spmdx as sx
 from spmdx import nn
+from spmdx.errors import DtypeError
 from spmdx.plans import Plan
 
 X, SCALE, BIAS = draw(3, 4, 6), draw(6, seed=1), draw(6, seed=2)
@@ -83,6 +84,16 @@ def test_norms_send_nothing_where_rows_are_whole(name: str) -> None:
         gradients(norm, *args)  # scale and bias are replicated: their gradients, and the loss, are all-reduced together
     assert set(verbs(trace)) == {"all_reduce"}
     assert len(trace) <= 2, trace
+
+
+@each_norm
+def test_norms_take_numpy_arrays_and_refuse_integers(name: str) -> None:
+    norm, _, (x, *rest) = NORMS[name]
+    assert np.array_equal(norm(x, *rest).numpy(), norm(put(x), *map(put, rest)).numpy())
+    whole = sx.arange(6).reshape(2, 3)
+    with pytest.raises(DtypeError, match=r"norm is of floating-point numbers; x is int64.*\n.*x\.astype\(float\)"):
+        norm(whole)
+    norm(whole.astype(float))
 
 
 def test_half_width_is_computed_in_float32() -> None:

@@ -3,6 +3,7 @@ every rank, whatever one rank alone sees. All values exact."""
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
@@ -141,6 +142,30 @@ def test_several_arrays_in_one_message(reads: bool, monkeypatch: pytest.MonkeyPa
     columns = [sx.asarray(v.reshape(SIZE, -1), mesh=mesh, placement={name: sx.Shard(0)}) for v in values[:1]]
     for v, y in zip(values, sx.redistribute(columns, {name: sx.Shard(1)})):
         assert np.array_equal(y.numpy(), v.reshape(SIZE, -1))
+
+
+def unreadable() -> Any:
+    """Memory that its own process reads and the system reads for nobody: the kernel's clock; None if there is none."""
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        if line.endswith("[vvar]"):
+            return np.ctypeslib.as_array((ctypes.c_int32 * 1024).from_address(int(line.partition("-")[0], 16)))
+    return None
+
+
+def test_memory_that_others_may_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One rank has such memory, as devices have: then the message is staged, on every rank."""
+    monkeypatch.setattr(shared.SharedGroup, "_measured", lambda *args: True)
+    clock = unreadable() if RANK == SIZE - 1 else np.zeros(1024, np.int32)
+    if any(MPI.COMM_WORLD.allgather(clock is None)):
+        pytest.skip("this system shows no page of its clock")
+    name = next(names)
+    mesh = sx.make_mesh({name: -1})
+    long = sx.asarray(np.arange(SIZE * LONGER, dtype=np.int32), mesh=mesh, placement={name: sx.Shard(0)})
+    for _ in range(3):
+        odd = sx.from_block(clock, {name: sx.Shard(0)}, mesh=mesh, copy=False)
+        odd, found = sx.redistribute([odd, long], {})
+        assert np.array_equal(found.block, np.arange(SIZE * LONGER))
+        assert odd.shape == (SIZE * 1024,) and not odd.block[:-1024].any()
 
 
 @pytest.mark.ranks(4, 8)
