@@ -33,7 +33,11 @@ def truncated_normal(
     placement: Placement | None = None,
     device: str | None = None,
 ) -> Array:
-    """Standard normals confined to [lower, upper], by the inverse distribution function, computed in float64."""
+    """Standard normals confined to [lower, upper], by the inverse distribution function, computed in float64.
+
+    Where both bounds lie beyond 38 on one side the distribution function is 0 there, and every value is the bound that
+    is nearer to 0.
+    """
     kind, words = floating(dtype, "truncated_normal"), words_of(key)
 
     def fill(on: Any, n: tuple[int, ...], i: Intervals, a: Any, b: Any) -> Any:
