@@ -53,6 +53,7 @@ from spmdx.ops.moments import *
 from spmdx.ops.numpy_names import *
 from spmdx.ops.place import asarray, from_block, redistribute
 from spmdx.ops.place import asarray as array
+from spmdx.ops.products import *
 from spmdx.ops.reduce import *
 from spmdx.ops.scan import *
 from spmdx.ops.shape import *

@@ -13,13 +13,13 @@ from spmdx.errors import ArgumentError, ShapeError
 from spmdx.op import constants
 from spmdx.ops import elementwise as e
 from spmdx.ops.axes import one
-from spmdx.ops.contract import vecdot
 from spmdx.ops.diagonal import diagonal_of, on_diagonal
 from spmdx.ops.join import concat, flip, pad, promoted, split, stack, unstack
 from spmdx.ops.kinds import finfo
 from spmdx.ops.mask import nonzero
 from spmdx.ops.moments import mean
 from spmdx.ops.place import asarray
+from spmdx.ops.products import vecdot
 from spmdx.ops.reduce import all, finished, max, min, sum
 from spmdx.ops.shape import broadcast_to, expand_dims, moveaxis, permute_dims, ravel, reshape
 

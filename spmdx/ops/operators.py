@@ -15,7 +15,20 @@ from spmdx.array import Array
 from spmdx.decide import SCALARS
 from spmdx.errors import ArgumentError, DtypeError, ImmutableError, MeshError, PlacementError, ShapeError
 from spmdx.op import Operation, call
-from spmdx.ops import contract, elementwise, extremes, join, mask, missing, moments, numpy_names, place, reduce, scan
+from spmdx.ops import (
+    contract,
+    elementwise,
+    extremes,
+    join,
+    mask,
+    missing,
+    moments,
+    numpy_names,
+    place,
+    products,
+    reduce,
+    scan,
+)
 from spmdx.ops import index as _index_file  # noqa: F401  # attaches x[...] and its methods
 from spmdx.ops import shape as _shape_file  # noqa: F401  # attaches T, mT, reshape and its methods
 
@@ -252,7 +265,7 @@ _FILES: dict[Any, tuple[str, ...]] = {  # methods that are functions of other fi
     moments: ("mean", "var", "std"),
     extremes: ("argmin", "argmax"),
     scan: ("cumsum", "cumprod", "sort", "argsort", "searchsorted"),
-    contract: ("dot",),
+    products: ("dot",),
     join: ("repeat",),
     mask: ("nonzero",),
     numpy_names: ("copy", "diagonal", "trace"),

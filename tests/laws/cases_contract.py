@@ -7,6 +7,7 @@ import numpy as np
 from case import Case, values
 
 from spmdx.ops import contract as c
+from spmdx.ops import products as p
 from spmdx.ops.diagonal import diagonal_of
 
 CLOSE = 1e-12
@@ -139,26 +140,43 @@ CASES += [
         CLOSE,
     ),
 ]
-pair("contract", c.vecdot, np.vecdot, values(2, 5), values(3, 1, 5, seed=1))
-pair(
-    "contract", c.vecdot, np.vecdot, values(3, 4, dtype="complex128"), values(4, dtype="complex128", seed=1), grad=False
-)
-pair("contract", lambda x, y: c.vecdot(x, y, axis=-2), lambda x, y: (x * y).sum(-2), values(5, 3), values(5, 1, seed=1))
-pair("contract", c.tensordot, np.tensordot, values(2, 3, 4), values(3, 4, 2, seed=1))
+pair("contract", p.vecdot, np.vecdot, values(2, 5), values(3, 1, 5, seed=1))
 pair(
     "contract",
-    lambda x, y: c.tensordot(x, y, axes=((0, 2), (1, 0))),
+    p.vecdot,
+    np.vecdot,
+    values(3, 4, dtype="complex128"),
+    values(4, dtype="complex128", seed=1),
+    grad=False,
+)
+pair(
+    "contract",
+    lambda x, y: p.vecdot(x, y, axis=-2),
+    lambda x, y: (x * y).sum(-2),
+    values(5, 3),
+    values(5, 1, seed=1),
+)
+pair("contract", p.tensordot, np.tensordot, values(2, 3, 4), values(3, 4, 2, seed=1))
+pair(
+    "contract",
+    lambda x, y: p.tensordot(x, y, axes=((0, 2), (1, 0))),
     lambda x, y: np.tensordot(x, y, axes=((0, 2), (1, 0))),
     values(2, 3, 4),
     values(4, 2, 3, seed=1),
 )
-pair("contract", lambda x, y: c.tensordot(x, y, 0), lambda x, y: np.tensordot(x, y, 0), values(2), values(3, seed=1))
-pair("contract", lambda x, y: c.tensordot(x, y, 0), lambda x, y: np.tensordot(x, y, 0), values(), values(seed=1))
-pair("contract", c.outer, np.outer, values(5), values(3, seed=1))
-pair("contract", c.outer, np.outer, values(2, 2), values(3, seed=1))
-pair("contract", c.inner, np.inner, values(2, 4), values(3, 4, seed=1))
-pair("contract", c.dot, np.dot, values(2, 4), values(4, seed=1))
-pair("contract", c.dot, np.dot, values(2, 2, 4), values(3, 4, 2, seed=1))
+pair(
+    "contract",
+    lambda x, y: p.tensordot(x, y, 0),
+    lambda x, y: np.tensordot(x, y, 0),
+    values(2),
+    values(3, seed=1),
+)
+pair("contract", lambda x, y: p.tensordot(x, y, 0), lambda x, y: np.tensordot(x, y, 0), values(), values(seed=1))
+pair("contract", p.outer, np.outer, values(5), values(3, seed=1))
+pair("contract", p.outer, np.outer, values(2, 2), values(3, seed=1))
+pair("contract", p.inner, np.inner, values(2, 4), values(3, 4, seed=1))
+pair("contract", p.dot, np.dot, values(2, 4), values(4, seed=1))
+pair("contract", p.dot, np.dot, values(2, 2, 4), values(3, 4, 2, seed=1))
 pair(
     "contract",
     lambda x, y: c.einsum("ij,jk->ki", x, y),
