@@ -1,7 +1,8 @@
 // Collectives between ranks of one node, through memory that they share. Messages go in pieces that stay in a
 // cache: while one half of the staging memory is read, the other is written, so one barrier a piece is
 // enough. The first piece travels with a header, from which all learn what every member brings. Long messages
-// that lie in stretches are read from where they lie, if the system lets processes read each other.
+// that lie in stretches are read from where they lie, if that is mapped here or the system lets processes
+// read each other.
 #pragma once
 
 #include <chrono>
@@ -10,7 +11,7 @@
 #include "bindings/barrier.h"
 #include "bindings/dispatch.h"
 #include "bindings/parts.h"
-#include "bindings/reading.h"
+#include "bindings/reach.h"
 
 namespace spmdx {
 
@@ -27,11 +28,6 @@ struct Parcel {
     Number number{};
     int64_t item = 1;
 
-    // Whether all that is sent can be read from where it lies, and so can the result of an all_reduce.
-    bool stretches() const {
-        const auto good = [](const Part& each) { return each.stretches(); };
-        return std::all_of(send.begin(), send.end(), good) && (verb != Verb::all_reduce || good(receive[0]));
-    }
     int64_t sent() const {
         int64_t all = 0;
         for (const Part& each : send) all += each.bytes;
@@ -52,6 +48,8 @@ class Channel {
     static constexpr int64_t ended = -(int64_t{1} << 32);  // less i: member i has come to its program's end
     static constexpr int64_t tile = 1 << 14;               // stays in the first-level cache
     static constexpr int64_t once = 1 << 17;  // bytes of all members that every one reads in an all_reduce
+    // Bytes of a row that is a stretch of its own, and of one that is combined where it lies.
+    static constexpr int64_t long_row = 1 << 8, row_to_reduce = 1 << 11;
     // Bytes for one member from which on it reads them itself: to move, and to combine.
     static constexpr int64_t long_to_move = 1 << 15, long_to_reduce = 1 << 17;
 
@@ -59,9 +57,12 @@ class Channel {
     static int64_t row(int64_t size) { return 2 * size + 5; }
 
     // `processes`: the numbers of the members' processes if they may read each other, and else none.
-    Channel(std::vector<char*> heaps, std::vector<int64_t> processes, int rank, Layout layout, int spins)
+    // `windows`: their arenas, if all members have mapped them all, and else none.
+    Channel(std::vector<char*> heaps, std::vector<int64_t> processes, std::vector<Window> windows, int rank,
+            Layout layout, int spins)
         : heaps_(std::move(heaps)),
           processes_(std::move(processes)),
+          windows_(std::move(windows)),
           layout_(layout),
           slots_{heaps_[0] + layout.control, rank, int(heaps_.size())},
           rank_(rank),
@@ -70,7 +71,7 @@ class Channel {
         own_slots.add(slots_.of(rank));
     }
 
-    // Whether long messages are read from where they lie.
+    // Whether members may have the system read each other's memory.
     bool reads() const { return !processes_.empty(); }
 
     void barrier() {
@@ -127,6 +128,7 @@ class Channel {
         if (waiting && all_ready) {
             read();
             barrier();
+            trial.done();
             return 0;
         }
         if (waiting) {
@@ -192,24 +194,34 @@ class Channel {
             row[2] = std::max(row[2], part);
             row[3 + i] = row[1] += part;
         }
-        const bool ready = reads() && parcel_->stretches() && list_stretches(row + 4 + size_, row[2]);
+        const bool ready = list_stretches(row + 4 + size_, row[2]);
         row[3 + size_] = ready;
         return ready;
     }
     Stretch* stretches(int member) const {
         return reinterpret_cast<Stretch*>(staged(member, header_half_, size_));
     }
+    const int64_t* begins(int member) const { return header(member) + 4 + size_; }
+    Window window(int member) const { return windows_.empty() ? Window{} : windows_[size_t(member)]; }
+
+    // False where others cannot read all of it.
     bool list_stretches(int64_t* begins, int64_t largest) const {
+        if (!reads() && windows_.empty()) return false;
         Stretch* const list = stretches(rank_);
         const int64_t room = layout_.piece / int64_t(sizeof(Stretch));
         int64_t n = 0;
         const auto add = [&](const Part& part, char* const* bases) {
             *begins++ = n;
-            if (n + int64_t(part.boxes.size()) > room) return false;
-            for (const Box& each : part.boxes)
-                list[n++] = {reinterpret_cast<uintptr_t>(bases[each.array] + each.offset),
-                             uint64_t(each.bytes)};
-            return true;
+            return std::all_of(part.boxes.begin(), part.boxes.end(), [&](const Box& each) {
+                const Stretch run{reinterpret_cast<uintptr_t>(bases[each.array] + each.row(0)),
+                                  uint64_t(each.run)};
+                const int64_t rows = each.bytes / each.run;
+                if (n + rows > room || (rows > 1 && (each.run < long_row || !window(rank_).find(run))))
+                    return false;
+                for (int64_t i = 0; i < rows; ++i)
+                    list[n++] = {reinterpret_cast<uintptr_t>(bases[each.array] + each.row(i)), run.bytes};
+                return true;
+            });
         };
         for (const Part& each : parcel_->send)
             if (!add(each, sources_)) return false;
@@ -217,18 +229,24 @@ class Channel {
         *begins = n;
         return !is_long(largest) || readable(list, n);
     }
-    // Whether the system reads what is listed: memory of devices it does not, and then a member alone would
-    // fail.
+    // Whether what is listed is mapped by the others, or else the system reads it: memory of devices it does
+    // not, and then a member alone would fail.
     bool readable(const Stretch* list, int64_t count) const {
         std::array<Stretch, 64> firsts;
         std::array<char, firsts.size()> bytes;
-        for (; count > 0; list += firsts.size(), count -= int64_t(firsts.size())) {
-            const int64_t n = std::min(count, int64_t(firsts.size()));
-            for (int64_t i = 0; i < n; ++i)
-                firsts[size_t(i)] = {list[i].begin, std::min<uint64_t>(1, list[i].bytes)};
-            if (!read_process(processes_[size_t(rank_)], firsts.data(), n, bytes.data())) return false;
+        int64_t n = 0;
+        const auto look = [&] {
+            return n == 0 ||
+                   (reads() && read_process(processes_[size_t(rank_)], firsts.data(), n, bytes.data()));
+        };
+        for (int64_t i = 0; i < count; ++i) {
+            if (window(rank_).find(list[i])) continue;
+            firsts[size_t(n++)] = {list[i].begin, std::min<uint64_t>(1, list[i].bytes)};
+            if (n < int64_t(firsts.size())) continue;
+            if (!look()) return false;
+            n = 0;
         }
-        return true;
+        return look();
     }
     // How messages of one size class are best handed out. Lines that another core has read are slow to get
     // back: on most machines it is faster to write by the caches, but not where the cores share theirs, and a
@@ -355,31 +373,28 @@ class Channel {
                                uint64_t(bytes / parcel_->item));
     }
 
-    // Bytes from `at` on of one part of what a member has listed.
-    void fetch(int member, int place, int64_t at, int64_t bytes, char* to) {
-        const int64_t* const begins = header(member) + 4 + size_;
-        wanted_.clear();
-        for (int64_t i = begins[place]; i < begins[place + 1] && bytes > 0; ++i) {
-            const Stretch& each = stretches(member)[i];
-            if (at < int64_t(each.bytes)) {
-                const int64_t n = std::min(bytes, int64_t(each.bytes) - at);
-                wanted_.push_back({each.begin + uint64_t(at), uint64_t(n)});
-                bytes -= n, at = 0;
-            } else {
-                at -= int64_t(each.bytes);
-            }
-        }
-        must_read(processes_[size_t(member)], wanted_.data(), int64_t(wanted_.size()), to);
+    // What a member has listed for one place, from byte `at` on.
+    Reach reach(int member, int place, int64_t at) const {
+        const Stretch* const list = stretches(member);
+        const int64_t* const begin = begins(member) + place;
+        return {list + begin[0], list + begin[1], uint64_t(at), window(member),
+                reads() ? processes_[size_t(member)] : 0};
     }
     // Memory of my own, which nobody reads now.
     char* between(int slot) const { return staged(rank_, 1 - header_half_, slot); }
-    // The same into part of a result, from its byte `to` on.
+    const char* next_piece(Reach& there, int64_t bytes, int slot) const {
+        if (const char* const lies = there.lying(bytes)) return lies;
+        there.read(between(slot), bytes, false);
+        return between(slot);
+    }
+    // Bytes from `at` on of what a member has listed for a place, into part of a result, from its byte `to`
+    // on.
     void take(int member, int place, int64_t at, int64_t bytes, const Part& part, int64_t to) {
-        if (char* const flat = part.stretch(targets_)) return fetch(member, place, at, bytes, flat + to);
+        Reach there = reach(member, place, at);
+        if (char* const flat = part.stretch(targets_)) return there.read(flat + to, bytes, past_caches_);
         for (int64_t done = 0; done < bytes; done += layout_.piece) {
             const int64_t n = std::min(layout_.piece, bytes - done);
-            fetch(member, place, at + done, n, between(0));
-            part.unpack(targets_, to + done, n, between(0), past_caches_);
+            part.unpack(targets_, to + done, n, next_piece(there, n, 0), past_caches_);
         }
     }
     // All that is meant for me, from where it lies. Nobody may go on before all have read.
@@ -392,6 +407,7 @@ class Channel {
         if (parcel_->verb == Verb::all_reduce) {
             const int64_t each = ((result.bytes + size_ - 1) / size_ + 63) / 64 * 64;
             const auto low = [&](int member) { return std::min(result.bytes, member * each); };
+            if (results_are_mapped()) return reduce_for_all(low(rank_), low(rank_ + 1));
             read_reduced(0, low(rank_), low(rank_ + 1), low(rank_));
             barrier();
             return others([&](int i) { take(i, 1, low(i), low(i + 1) - low(i), result, low(i)); });
@@ -404,21 +420,55 @@ class Channel {
             take(i, place, 0, part.bytes, part, 0);
         });
     }
-    // The members' bytes from `begin` to `end` of a part of each, combined into the result from `to` on.
-    void read_reduced(int place, int64_t begin, int64_t end, int64_t to) {
+    // The members' bytes from `begin` to `end` of a part of each, a piece at a time: `use` finds them in
+    // inputs_.
+    template <class Use>
+    void read_inputs(int place, int64_t begin, int64_t end, const Use& use) {
         const Part& mine = parcel_->send[size_t(place)];
         const char* const flat = mine.stretch(sources_);
-        for (int64_t at = begin; at < end; at += layout_.piece) {
-            const int64_t n = std::min(layout_.piece, end - at);
+        std::vector<Reach> all;
+        for (int i = 0; i < size_; ++i) all.push_back(reach(i, place, begin));
+        for (int64_t at = begin, n; at < end; at += n) {
+            n = std::min(layout_.piece, end - at);
+            for (const Reach& each : all)
+                if (const int64_t row = each.together()) n = std::min(n, row < row_to_reduce ? tile : row);
             for (int i = 0; i < size_; ++i) {
-                inputs_[size_t(i)] = i == rank_ && flat ? flat + at : between(i);
-                if (i != rank_)
-                    fetch(i, place, at, n, between(i));
-                else if (!flat)
-                    mine.pack(sources_, at, n, between(i));
+                Reach& there = all[size_t(i)];
+                const void*& input = inputs_[size_t(i)];
+                if (i == rank_ && flat)
+                    input = flat + at;
+                else if (i != rank_)
+                    input = next_piece(there, n, i);
+                else if (input = there.lying(n); !input)
+                    mine.pack(sources_, at, n, between(i)), there.skip(n), input = between(i);
             }
-            reduce(to + at - begin, n, nullptr);
+            use(at, n);
         }
+    }
+    // They are combined into the result from `to` on.
+    void read_reduced(int place, int64_t begin, int64_t end, int64_t to) {
+        read_inputs(place, begin, end, [&](int64_t at, int64_t n) { reduce(to + at - begin, n, nullptr); });
+    }
+    // In all_reduce: whether every member can write to all results. Every member finds the same.
+    bool results_are_mapped() const {
+        for (int i = 0; i < size_; ++i)
+            for (int64_t j = begins(i)[1]; j < begins(i)[2]; ++j)
+                if (!window(i).find(stretches(i)[j])) return false;
+        return true;
+    }
+    // One member's share of an all_reduce, written to where all members want it.
+    void reduce_for_all(int64_t begin, int64_t end) {
+        std::vector<Reach> results;
+        for (int k = 0; k < size_; ++k) results.push_back(reach((rank_ + k) % size_, 1, begin));
+        alignas(64) std::array<char, tile> some;
+        read_inputs(0, begin, end, [&](int64_t, int64_t bytes) {
+            for (int64_t done = 0; done < bytes; done += tile) {
+                const int64_t n = std::min<int64_t>(tile, bytes - done);
+                reduce_to(some.data(), n);
+                for (Reach& each : results) each.write(some.data(), n, past_caches_ || hand_out_past_caches_);
+                for (const void*& input : inputs_) input = static_cast<const char*>(input) + n;
+            }
+        });
     }
 
     // A large all_reduce, in chunks of a piece for every member: each reduces its piece and hands out the
@@ -470,6 +520,7 @@ class Channel {
 
     std::vector<char*> heaps_;
     std::vector<int64_t> processes_;
+    std::vector<Window> windows_;
     Layout layout_;
     Slots slots_;
     int rank_, size_, spins_;
@@ -485,7 +536,6 @@ class Channel {
     double waited_ = 0;
     std::array<Habit, 64> habits_{};
     std::vector<const void*> inputs_ = std::vector<const void*>(size_t(size_));
-    std::vector<Stretch> wanted_{};
 };
 
 }  // namespace spmdx

@@ -243,6 +243,7 @@ PYBIND11_MODULE(_kernels, m) {
           "out = x * scale where the element's bernoulli is true with the chance `kept`, 0 elsewhere.");
     m.def("reduce_ordered", &reduce_ordered, py::arg("out"), py::arg("inputs"), py::arg("op"),
           "out = inputs[0] op inputs[1] op ..., element by element in that order.");
+    bind_arena(m);
     bind_messages(m);
     bind_neural(m);
     bind_products(m);

@@ -102,13 +102,16 @@ struct Shared {
 
 std::unique_ptr<Shared> make_channel(const std::vector<py::array>& heaps, int rank, int64_t control,
                                      int64_t row, int64_t piece, const std::array<int64_t, 2>& stages,
-                                     int spins, const std::vector<int64_t>& processes) {
+                                     int spins, const std::vector<int64_t>& processes,
+                                     const std::vector<std::array<uint64_t, 3>>& arenas) {
     const int64_t size = int64_t(heaps.size());
     if (rank < 0 || rank >= size || row < Channel::row(size) || piece <= 0 || piece % 64)
         throw std::invalid_argument(
             "0 <= rank < size, rows for 2 size + 5 numbers, pieces of whole cache lines");
     if (!processes.empty() && int64_t(processes.size()) != size)
         throw std::invalid_argument("a process for every member, or none");
+    if (!arenas.empty() && int64_t(arenas.size()) != size)
+        throw std::invalid_argument("an arena for every member, or none");
     std::vector<char*> places;
     for (const py::array& heap : heaps) {
         const int64_t end = std::max(
@@ -119,8 +122,11 @@ std::unique_ptr<Shared> make_channel(const std::vector<py::array>& heaps, int ra
         places.push_back(static_cast<char*>(const_cast<void*>(heap.data())));
     }
     heaps[0].inc_ref();  // for ever: the end of the process writes there
-    return std::unique_ptr<Shared>(
-        new Shared{heaps, Channel(std::move(places), processes, rank, {control, row, piece, stages}, spins)});
+    std::vector<Window> windows;
+    for (const auto& [begin, bytes, here] : arenas)
+        windows.push_back({begin, bytes, reinterpret_cast<char*>(here)});
+    return std::unique_ptr<Shared>(new Shared{heaps, Channel(std::move(places), processes, std::move(windows),
+                                                             rank, {control, row, piece, stages}, spins)});
 }
 
 }  // namespace
@@ -143,7 +149,8 @@ void bind_messages(py::module_& m) {
     py::class_<Shared>(m, "Channel", "Collectives between ranks of one node, through memory they share.")
         .def(py::init(&make_channel), py::arg("heaps"), py::arg("rank"), py::arg("control"), py::arg("row"),
              py::arg("piece"), py::arg("stages"), py::arg("spins"),
-             py::arg("processes") = std::vector<int64_t>{})
+             py::arg("processes") = std::vector<int64_t>{},
+             py::arg("arenas") = std::vector<std::array<uint64_t, 3>>{})
         .def(
             "carry",
             [](Shared& self, const Parcel& parcel, const py::list& blocks, const py::list& outs,

@@ -72,6 +72,14 @@ struct Box {
         std::reverse(count.begin(), count.end());
         std::reverse(stride.begin(), stride.end());
     }
+
+    // Where a row begins in the array's bytes.
+    int64_t row(int64_t number) const {
+        int64_t at = offset;
+        for (int d = loops - 1; d >= 0; number /= count[size_t(d)], --d)
+            at += number % count[size_t(d)] * stride[size_t(d)];
+        return at;
+    }
 };
 
 enum class Way { pack, unpack };  // out of the blocks, into them
@@ -159,11 +167,6 @@ struct Part {
     // Where the whole stream lies, if that is one stretch of memory.
     char* stretch(char* const* bases) const {
         return boxes.size() == 1 && boxes[0].loops == 0 ? bases[boxes[0].array] + boxes[0].offset : nullptr;
-    }
-
-    // Whether every box is one stretch.
-    bool stretches() const {
-        return std::all_of(boxes.begin(), boxes.end(), [](const Box& each) { return each.loops == 0; });
     }
 
     // `count` bytes from byte `from` on.

@@ -27,6 +27,16 @@ using Gemm = void (*)(int, int, int, int64_t, int64_t, int64_t, T, const T*, int
 std::atomic<Gemm<float>> gemm32{nullptr};
 std::atomic<Gemm<double>> gemm64{nullptr};
 
+// Memory for a large result: (elements, dtype) -> a flat array. Python's, for ever.
+PyObject* room = nullptr;
+constexpr int64_t large = 1 << 18;  // bytes
+
+py::array new_matrix(const py::dtype& dtype, int64_t rows, int64_t columns) {
+    if (!room || rows * columns * dtype.itemsize() < large) return py::array(dtype, {rows, columns});
+    const py::array flat = py::reinterpret_borrow<py::object>(room)(rows * columns, dtype);
+    return py::array(dtype, {rows, columns}, flat.data(), flat);
+}
+
 template <class T>
 Gemm<T> gemm() {
     if constexpr (sizeof(T) == 4)
@@ -110,7 +120,7 @@ py::object product_as(const py::array& x, const py::array& y, Maybe& onto) {
     if (onto && (repeats || onto->ndim() != 2 || onto->shape(0) != m || onto->shape(1) != n ||
                  !is_contiguous(*onto) || !onto->writeable() || !x.dtype().equal(onto->dtype())))
         return py::none();
-    py::array out = onto ? *onto : py::array(x.dtype(), {m, n});
+    py::array out = onto ? *onto : new_matrix(x.dtype(), m, n);
     T* to = static_cast<T*>(out.mutable_data());
     {
         const py::gil_scoped_release release;
@@ -135,7 +145,8 @@ py::object product(const py::array& x, const py::array& y, Maybe onto) {
     return item == 8 ? product_as<double>(x, y, onto) : product_as<float>(x, y, onto);
 }
 
-void use_blas(uintptr_t sgemm, uintptr_t dgemm) {
+void use_blas(uintptr_t sgemm, uintptr_t dgemm, const py::object& take) {
+    room = take.is_none() ? nullptr : py::object(take).release().ptr();
     gemm32.store(reinterpret_cast<Gemm<float>>(sgemm));
     gemm64.store(reinterpret_cast<Gemm<double>>(dgemm));
 }
@@ -143,10 +154,10 @@ void use_blas(uintptr_t sgemm, uintptr_t dgemm) {
 }  // namespace
 
 void bind_products(py::module_& m) {
-    m.def("use_blas", &use_blas, py::arg("sgemm"), py::arg("dgemm"),
+    m.def("use_blas", &use_blas, py::arg("sgemm"), py::arg("dgemm"), py::arg("take") = py::none(),
           "Multiply by these functions from now on: the addresses of cblas_sgemm and cblas_dgemm with sizes "
-          "of 64 "
-          "bits, that run on one thread; 0: by none.");
+          "of 64 bits, that run on one thread; 0: by none. Large results are put into what take(elements, "
+          "dtype) gives.");
     m.def("product", &product, py::arg("x"), py::arg("y"), py::arg("onto") = py::none(),
           "x @ y for two matrices that the BLAS in use can multiply, else None; added to `onto`, if that is "
           "given.");

@@ -114,7 +114,7 @@ def asarray(
     if spec.mesh.device == "cuda" and xp is np:
         blocks = memory.put("cuda", blocks)
     elif copy is not False:
-        blocks = tuple(map(np.array, blocks)) if isinstance(blocks, tuple) else xp.array(blocks)
+        blocks = tuple(map(memory.copied, blocks)) if isinstance(blocks, tuple) else memory.copied(blocks)
     return Array(blocks, spec)
 
 
@@ -328,7 +328,7 @@ def from_block(
     spec = _agreed(records.reshape(mesh.size, -1), placement, mesh, shape, blocks[0].dtype)
     own = [_readable(b, spec.dtype) for b in blocks]
     if copy is not False:
-        own = [xp.array(b, order="C") for b in own]
+        own = [memory.copied(b) for b in own]
     return Array(tuple(own) if sim else own[0], spec)
 
 

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from spmdx.runtime import pool
 from spmdx.runtime.kernels import product, use_blas
 
 _SEQUENTIAL = 1  # a threading layer, in mkl_service.h
@@ -34,7 +35,17 @@ def _by_mkl(x: Any, y: Any) -> Any:
 
 
 def _by_numpy(x: Any, y: Any) -> Any:
-    return _repeated(x, y) if 0 in x.strides or 0 in y.strides else np.matmul(x, y)
+    if 0 in x.strides or 0 in y.strides:
+        return _repeated(x, y)
+    return np.matmul(x, y, out=_room(x, y)) if x.nbytes > 2**16 else np.matmul(x, y)
+
+
+def _room(x: Any, y: Any) -> Any:
+    """Memory for a large product of matrices, from where other ranks can read it."""
+    if not pool.is_shared() or x.ndim != 2 or y.ndim != 2 or x.dtype != y.dtype:
+        return None
+    shape = x.shape[0], y.shape[1]
+    return pool.take(shape[0] * shape[1], x.dtype).reshape(shape)
 
 
 def _repeated(x: Any, y: Any) -> Any:
@@ -59,7 +70,7 @@ def mkl() -> str:
     branch = library.MKL_CBWR_Get_Auto_Branch()
     if library.MKL_CBWR_Set(branch | _STRICT):  # an instruction set that has no strict mode
         library.MKL_CBWR_Set(branch)
-    use_blas(*(_address(getattr(library, f"cblas_{kind}gemm_64")) for kind in "sd"))
+    use_blas(*(_address(getattr(library, f"cblas_{kind}gemm_64")) for kind in "sd"), pool.take)
     text = ctypes.create_string_buffer(200)
     library.MKL_Get_Version_String(text, len(text))
     return text.value.decode().strip()

@@ -61,6 +61,15 @@ def room(like: Any, count: int, dtype: Any = None) -> Any:
     return take(count, dtype) if isinstance(like, np.ndarray) else of(like).empty(count, dtype)
 
 
+def copied(block: Any) -> Any:
+    """A copy of a block or a NumPy array, C-contiguous."""
+    if not isinstance(block, np.ndarray):
+        return of(block).array(block, order="C")
+    out = take(block.size, block.dtype).reshape(block.shape)
+    np.copyto(out, block)
+    return out
+
+
 def identity(dtype: Any, op: str | None) -> Any:
     """The value that changes nothing under a reduction, exactly: -0.0 for sums of floats, so that -0.0 stays -0.0."""
     dtype = np.dtype(dtype)

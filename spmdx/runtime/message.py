@@ -10,6 +10,7 @@ import math
 import zlib
 from collections.abc import Callable, Sequence
 from functools import lru_cache
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,6 +18,8 @@ import numpy as np
 from spmdx.runtime import memory
 from spmdx.runtime.boxes import Plan
 from spmdx.runtime.pool import Flat, take
+
+LINE = 64  # bytes: blocks begin on lines of the cache
 
 Block = Any
 Shape = tuple[int, ...]
@@ -86,8 +89,16 @@ class Message:
         return f"{self.what} of {self.dtype.name} {self.common}"
 
     def empty(self, take: Callable[[int, Any], Flat] = take) -> list[Block]:
-        """New blocks for what arrives."""
-        return [take(n, self.dtype).reshape(r.shape) for n, r in zip(self.elements, self.routes)]
+        """New blocks for what arrives. What an all_reduce brings is used together: its blocks are one piece of memory,
+        large enough for every member to write to."""
+        if self.verb != "all_reduce" or len(self.routes) == 1:
+            return [take(n, self.dtype).reshape(r.shape) for n, r in zip(self.elements, self.routes)]
+        starts = [
+            0,
+            *accumulate(-(-n * self.dtype.itemsize // LINE) * LINE // self.dtype.itemsize for n in self.elements),
+        ]
+        flat = take(starts[-1], self.dtype)
+        return [flat[at : at + n].reshape(r.shape) for at, n, r in zip(starts, self.elements, self.routes)]
 
     def packed(self, blocks: Sequence[Block], buffer: Callable[[int, Any], Flat]) -> Flat:
         """One flat array: for every member, the parts of every block. A view where a block already lies so."""

@@ -7,7 +7,7 @@ first measured.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from time import perf_counter
 from typing import Any
 
@@ -15,6 +15,8 @@ import numpy as np
 
 from spmdx.errors import RanksDisagree
 from spmdx.mesh import Mesh
+from spmdx.runtime import arena
+from spmdx.runtime.arena import Window
 from spmdx.runtime.comm import Comm, Counts, Group, cut
 from spmdx.runtime.heap import Heap, Region
 from spmdx.runtime.message import Block, Message, flat_message
@@ -38,14 +40,16 @@ ENDED = -(2**32)  # and less by i: what the channel returns where member i has e
 class SharedGroup(Group):
     """A group whose members are all on this node."""
 
-    def __init__(self, plain: MPIGroup, heap: Heap, region: Region, positions: list[int]) -> None:
+    def __init__(
+        self, plain: MPIGroup, heap: Heap, region: Region, positions: list[int], windows: list[Window]
+    ) -> None:
         self.plain, self.rank, self.size = plain, plain.rank, plain.size
         self.past_caches = PAST_CACHES // self.size
         heaps = [heap.views[position] for position in positions]
         spins = 50 if heap.crowded else 1000  # then the core is offered to others
         processes = [heap.processes[position] for position in positions] if heap.processes else []
         where = region.control, region.row, region.piece, region.stages
-        self.channel = Channel(heaps, self.rank, *where, spins, processes)
+        self.channel = Channel(heaps, self.rank, *where, spins, processes, windows)
         self._shared: dict[tuple[str, int], bool] = {}  # by verb and size: shared memory is the faster way
 
     def carry(self, message: Message, blocks: Sequence[Block]) -> list[Block]:
@@ -189,9 +193,9 @@ class SharedGroup(Group):
 class SharedComm(MPIComm[Group]):
     """One heap per mesh; groups that reach beyond the node, or have no room in it, use MPI alone."""
 
-    def __init__(self, mesh: Mesh, rank: int, parent: MPI.Intracomm) -> None:
+    def __init__(self, mesh: Mesh, rank: int, parent: MPI.Intracomm, windows: Mapping[int, Window]) -> None:
         super().__init__(mesh, rank, parent)
-        self.heap = Heap(self.comm, mesh.sizes)
+        self.heap, self.windows = Heap(self.comm, mesh.sizes), windows
 
     def _make(self, axes: tuple[str, ...], positions: list[int]) -> Group:
         plain = MPIGroup(self.sub(positions), self.name(axes))
@@ -199,11 +203,16 @@ class SharedComm(MPIComm[Group]):
         region = self.heap.regions.get(mask)
         if Channel is None or region is None or any(position not in self.heap.views for position in positions):
             return plain
-        return SharedGroup(plain, self.heap, region, positions)
+        windows = [self.windows[self.mesh.ranks[position]] for position in positions] if self.windows else []
+        return SharedGroup(plain, self.heap, region, positions, windows)
 
 
 class SharedWorld(MPIWorld):
     """MPI, with shared memory between the ranks of a node."""
 
+    def __init__(self, comm: MPI.Intracomm) -> None:
+        super().__init__(comm)
+        self.windows = arena.share(comm)
+
     def _make(self, mesh: Mesh) -> Comm[Group]:
-        return SharedComm(mesh, self.rank, self.mpi)
+        return SharedComm(mesh, self.rank, self.mpi, self.windows)

@@ -65,7 +65,7 @@ TABLE: dict[str, Place] = {
     "runtime/launch.py": Place(2, ("runtime/nvrtc.py", "runtime/draws.py", "runtime/boxes.py"), below=(0,)),
     "runtime/staged.py": Place(2, (*TRANSPORT, "runtime/gpu.py"), below=(0,)),
     "runtime/kernels.py": Place(2, ("runtime/memory.py", "runtime/pool.py", "runtime/gpu.py"), below=(0,)),
-    "runtime/blas.py": Place(2, ("runtime/kernels.py",), below=(0,)),
+    "runtime/blas.py": Place(2, ("runtime/kernels.py", "runtime/pool.py"), below=(0,)),
     "runtime/pool.py": Place(2, below=(0,)),
     "runtime/reduction.py": Place(2, ("runtime/memory.py", "runtime/kernels.py", "runtime/pool.py"), below=(0,)),
     "runtime/message.py": Place(2, ("runtime/pool.py", "runtime/memory.py", "runtime/boxes.py"), below=(0,)),
@@ -78,8 +78,11 @@ TABLE: dict[str, Place] = {
     "runtime/waiting.py": Place(2, ("runtime/kernels.py",), below=(0,)),
     "runtime/ending.py": Place(2, ("runtime/kernels.py", "runtime/pool.py", "runtime/waiting.py"), below=(0,)),
     "runtime/heap.py": Place(2, (*TRANSPORT, "runtime/mpi.py"), below=(0,)),
+    "runtime/arena.py": Place(2, (*TRANSPORT, "runtime/mpi.py"), below=(0,)),
     "runtime/mpi.py": Place(2, (*TRANSPORT, "runtime/ending.py", "runtime/waiting.py"), below=(0,)),
-    "runtime/shared.py": Place(2, (*TRANSPORT, "runtime/mpi.py", "runtime/heap.py", "runtime/waiting.py"), below=(0,)),
+    "runtime/shared.py": Place(
+        2, (*TRANSPORT, "runtime/mpi.py", "runtime/heap.py", "runtime/arena.py", "runtime/waiting.py"), below=(0,)
+    ),
     **{f"runtime/{name}.py": Place(2, TRANSPORT, below=(0,)) for name in TRANSPORTS},
     "runtime/world.py": Place(2, ("runtime/*",), below=(0,)),
     # 3 value: blocks, and what happens to them

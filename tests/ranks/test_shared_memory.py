@@ -18,7 +18,7 @@ from spmdx.runtime.world import launched
 SAID = launched()
 if SAID is None or SAID.size == 1:
     pytest.skip("only processes share memory so: tests/test_mpi.py starts some", allow_module_level=True)
-from spmdx.runtime import heap, shared, world  # noqa: E402 - they need MPI
+from spmdx.runtime import arena, heap, shared, world  # noqa: E402 - they need MPI
 from spmdx.runtime.mpi import MPI  # noqa: E402
 
 RANK, SIZE = SAID.rank, SAID.size
@@ -30,6 +30,7 @@ WHERE: dict[str, Callable[[int], bool]] = {
 }
 LONG = 20_001  # elements of float64
 LONGER = 50_003  # and so many in each row that rows are read from where they lie
+WAYS = ["mapped", "read", "staged"]  # how long messages go
 names = (f"m{i}" for i in count())
 
 
@@ -41,6 +42,19 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def group_of(mesh: sx.Mesh) -> Any:
     return world.current().comm(mesh).group(mesh.axis_names)
+
+
+@pytest.fixture
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """One of WAYS, for meshes that are made from now on."""
+    monkeypatch.setattr(shared.SharedGroup, "_measured", lambda *args: True)
+    if request.param != "mapped":
+        monkeypatch.setattr(world.current(), "windows", {})
+    elif not world.current().windows:
+        pytest.skip("the ranks cannot map each other's memory here")
+    if request.param == "staged":
+        monkeypatch.setattr(heap, "reads", lambda process, address, there: False)
+    return str(request.param)
 
 
 def used() -> sx.Mesh:
@@ -103,13 +117,10 @@ def test_processes_read_each_other_or_none_does(where: str, monkeypatch: pytest.
     assert set(MPI.COMM_WORLD.allgather(group_of(used()).channel.reads)) == {may}
 
 
-@pytest.mark.parametrize("reads", [True, False], ids=["read", "staged"])
+@pytest.mark.parametrize("way", WAYS, indirect=True)
 @pytest.mark.parametrize("first", [0, 1, 2], ids=["empty", "one row", "two rows"])
-def test_blocks_that_lie_in_one_stretch_on_some_ranks(first: int, reads: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocks_that_lie_in_one_stretch_on_some_ranks(first: int, way: str) -> None:
     """Of a block of one row every part of the columns is a stretch: all ranks still go the same way."""
-    monkeypatch.setattr(shared.SharedGroup, "_measured", lambda *args: True)
-    if not reads:
-        monkeypatch.setattr(heap, "reads", lambda process, address, there: False)
     name = next(names)
     mesh, sizes = sx.make_mesh({name: -1}), (first, *[2] * (SIZE - 1))
     v = np.arange(float(sum(sizes) * LONGER)).reshape(-1, LONGER)
@@ -123,12 +134,9 @@ def test_blocks_that_lie_in_one_stretch_on_some_ranks(first: int, reads: bool, m
     assert np.array_equal(total.redistribute({}).block, want)
 
 
-@pytest.mark.parametrize("reads", [True, False], ids=["read", "staged"])
-def test_several_arrays_in_one_message(reads: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("way", WAYS, indirect=True)
+def test_several_arrays_in_one_message(way: str) -> None:
     """Each a stretch or more: a short one, an empty one, and long ones of which pieces end anywhere."""
-    monkeypatch.setattr(shared.SharedGroup, "_measured", lambda *args: True)
-    if not reads:
-        monkeypatch.setattr(heap, "reads", lambda process, address, there: False)
     name = next(names)
     mesh = sx.make_mesh({name: -1})
     values = [np.arange(float(n)) + 7 * n for n in (LONGER * SIZE, 5, 0, LONG, 3 * LONGER)]
@@ -142,6 +150,63 @@ def test_several_arrays_in_one_message(reads: bool, monkeypatch: pytest.MonkeyPa
     columns = [sx.asarray(v.reshape(SIZE, -1), mesh=mesh, placement={name: sx.Shard(0)}) for v in values[:1]]
     for v, y in zip(values, sx.redistribute(columns, {name: sx.Shard(1)})):
         assert np.array_equal(y.numpy(), v.reshape(SIZE, -1))
+
+
+def in_arena(block: Any) -> bool:
+    begin, nbytes, _ = world.current().windows[RANK]
+    return bool(begin <= block.ctypes.data < begin + nbytes)
+
+
+@pytest.mark.parametrize("way", ["mapped"], indirect=True)
+@pytest.mark.parametrize("where", ["nowhere", *WHERE])
+def test_blocks_in_and_out_of_the_arena(where: str, way: str) -> None:
+    """Those that NumPy made, on some ranks or all, are read by the system; columns of theirs are staged."""
+    name = next(names)
+    mesh = sx.make_mesh({name: -1})
+    rows, columns = 7 * SIZE + 3, 6 * LONG
+    v = np.arange(float(rows * columns)).reshape(rows, columns)
+
+    def placed(block: Any, spec: Any) -> Any:
+        if where != "nowhere" and WHERE[where](RANK):
+            block = np.array(block)
+        assert in_arena(block) == (where == "nowhere" or not WHERE[where](RANK))
+        return sx.Array(block, spec)
+
+    whole = sx.asarray(v, mesh=mesh)
+    for source in (sx.Shard(0), sx.Shard(1)):
+        x = sx.asarray(v, mesh=mesh, placement={name: source})
+        x = placed(x.block, x.spec)
+        for target in ({name: sx.Shard(0)}, {name: sx.Shard(1)}, {name: sx.Shard(1, None, 2)}, {}):
+            assert np.array_equal(x.redistribute(target).block, whole.redistribute(target).block)
+    some = sx.from_block(v * (RANK + 1), {name: sx.Partial()}, mesh=mesh)
+    some = placed(some.block, some.spec)
+    for target in ({name: sx.Shard(0)}, {name: sx.Shard(1)}, {}):
+        total = some.redistribute(target)
+        assert in_arena(total.block)
+        assert np.array_equal(total.numpy(), v * (SIZE * (SIZE + 1) // 2))
+
+
+@pytest.mark.parametrize("way", ["mapped"], indirect=True)
+def test_products_lie_in_the_arena(way: str) -> None:
+    """A product that stays Partial is reduced from where it lies."""
+    values = np.arange(300.0 * 500 * SIZE)
+    x = sx.asarray(values.reshape(300, -1) % 7, placement=sx.P(None, "world"))
+    w = sx.asarray(values.reshape(-1, 300) % 5, placement=sx.P("world"))
+    y = x @ w
+    assert y.spec.partial and in_arena(y.block)
+    assert np.array_equal(y.numpy(), x.numpy() @ w.numpy())
+
+
+@pytest.mark.parametrize("where", WHERE)
+def test_memory_is_mapped_by_all_or_none(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A system may forbid it to one of them alone."""
+    if WHERE[where](RANK):
+        monkeypatch.setattr(arena.kernels, "open_arena", refused)
+    assert arena.share(MPI.COMM_WORLD) == {}
+
+
+def refused(nbytes: int) -> Any:
+    raise RuntimeError("cannot make shared memory: Function not implemented")
 
 
 def unreadable() -> Any:
