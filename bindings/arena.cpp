@@ -1,5 +1,5 @@
-// Python's Arena: NumPy arrays in memory that the other processes of this node can map.
-// spmdx/runtime/arena.py says what it is for.
+// Arrays in memory that is used again, and that other processes of this node can map: spmdx/runtime/pool.py
+// and arena.py.
 #include "bindings/arena.h"
 
 #include <pybind11/numpy.h>
@@ -11,13 +11,15 @@ namespace py = pybind11;
 namespace spmdx {
 namespace {
 
-Arena* arena = nullptr;  // of this process, for ever: arrays lie in it to the end
+// Of this process, for ever: arrays lie in them to the end.
+Arena *own = nullptr, *shared = nullptr;
 
-py::object take(int64_t bytes) {
-    char* const place = arena ? arena->take(bytes) : nullptr;
+template <Arena** arena>
+py::object take_from(int64_t count, const py::dtype& dtype) {
+    char* const place = *arena ? (*arena)->take(count * dtype.itemsize()) : nullptr;
     if (!place) return py::none();
-    const py::capsule owner(place, [](void* mine) { arena->give_back(static_cast<char*>(mine)); });
-    return py::array_t<uint8_t>({bytes}, {1}, reinterpret_cast<uint8_t*>(place), owner);
+    const py::capsule owner(place, [](void* mine) { (*arena)->give_back(static_cast<char*>(mine)); });
+    return py::array(dtype, {count}, {dtype.itemsize()}, place, owner);
 }
 
 }  // namespace
@@ -26,21 +28,28 @@ void bind_arena(py::module_& m) {
     m.def(
         "open_arena",
         [](int64_t bytes) {
-            if (!arena) {
-                arena = new Arena(bytes);
-#if defined(__linux__)
-                pthread_atfork([] { arena->before_fork(); }, [] { arena->after_fork_in_parent(); },
-                               [] { arena->after_fork_in_child(); });
-#endif
-            }
-            return py::make_tuple(arena->file(), reinterpret_cast<uintptr_t>(arena->base()), arena->bytes());
+            if (!own) own = new Arena(bytes, false);
         },
         py::arg("bytes"),
-        "This process's arena, made at the first call with room for so many bytes: its file, where it "
-        "begins, and "
-        "its bytes. RuntimeError where the system has none.");
-    m.def("take_from_arena", &take, py::arg("bytes"),
-          "A new flat array of bytes in the arena, not filled; None where there is no room, or no arena.");
+        "Have memory that is used again, so many bytes. RuntimeError where the system has none.");
+    m.def(
+        "open_shared",
+        [](int64_t bytes) {
+            if (!shared) {
+                shared = new Arena(bytes, true);
+#if defined(__linux__)
+                pthread_atfork([] { shared->before_fork(); }, [] { shared->after_fork_in_parent(); },
+                               [] { shared->after_fork_in_child(); });
+#endif
+            }
+            return py::make_tuple(shared->file(), reinterpret_cast<uintptr_t>(shared->base()),
+                                  shared->bytes());
+        },
+        py::arg("bytes"), "The same, that others can map: its file, where it begins, and its bytes.");
+    m.def("take_own", &take_from<&own>, py::arg("count"), py::arg("dtype"),
+          "A new flat array in memory that is used again, not filled; None where there is no room.");
+    m.def("take_shared", &take_from<&shared>, py::arg("count"), py::arg("dtype"),
+          "The same in memory that others can map.");
     m.def(
         "map_arena",
         [](int64_t process, int file, int64_t bytes, const py::bytes& mark) {

@@ -1,5 +1,6 @@
-// Memory for long blocks that the other processes of this node can map: what a rank has computed is then read
-// from where it lies, and results are written to where they go, by plain loads and stores.
+// Memory for long blocks, which is used again: new pages cost as much as the numbers that go into them.
+// Between ranks of one node it can be mapped by the others: what a rank has computed is then read from where
+// it lies, and results are written to where they go, by plain loads and stores.
 #pragma once
 
 #if defined(__linux__)
@@ -11,6 +12,7 @@
 #include <unistd.h>
 #endif
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstdint>
@@ -25,17 +27,21 @@ namespace spmdx {
     throw std::runtime_error(std::string("cannot ") + what + ": " + std::strerror(error));
 }
 
-// A file mapped to the end of the process. Pages that nobody has written to take no memory.
-inline char* map_file(int file, int64_t bytes) {
+// Address space to the end of the process: a file's, or without one this process's own. Pages that nobody has
+// written to take no memory.
+inline char* map_pages(int file, int64_t bytes) {
 #if defined(__linux__)
-    void* const place =
-        mmap(nullptr, size_t(bytes), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, file, 0);
-    if (place == MAP_FAILED) cannot("map shared memory", errno);
-    madvise(place, size_t(bytes), MADV_DONTDUMP);
+    rlimit most{};  // then address space is not to be had for nothing
+    if (getrlimit(RLIMIT_AS, &most) == 0 && most.rlim_cur != RLIM_INFINITY) cannot("reserve memory", ENOMEM);
+    const int kind = file < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED;
+    void* const place = mmap(nullptr, size_t(bytes), PROT_READ | PROT_WRITE, kind | MAP_NORESERVE, file, 0);
+    if (place == MAP_FAILED) cannot("reserve memory", errno);
+    if (file >= 0) madvise(place, size_t(bytes), MADV_DONTDUMP);
+    madvise(place, size_t(bytes), MADV_HUGEPAGE);
     return static_cast<char*>(place);
 #else
     (void)file, (void)bytes;
-    cannot("map shared memory", ENOSYS);
+    cannot("reserve memory", ENOSYS);
 #endif
 }
 
@@ -52,7 +58,7 @@ inline char* map_arena(int64_t process, int file, int64_t bytes, const std::stri
     char* here = nullptr;
     if (opened >= 0 && fstat(opened, &found) == 0 && found.st_size == bytes) {
         try {
-            here = map_file(opened, bytes);
+            here = map_pages(opened, bytes);
         } catch (const std::runtime_error&) {
         }
     }
@@ -64,72 +70,65 @@ inline char* map_arena(int64_t process, int file, int64_t bytes, const std::stri
 #endif
 }
 
-// Stretches of one file in memory. All functions are called with the GIL, which is their lock, and run no
-// Python.
+// All functions are called with the GIL, which is their lock, and run no Python.
 class Arena {
  public:
     static constexpr int64_t unit = 1 << 16;  // of what is handed out
+    static constexpr int64_t rest = 1 << 29;  // bytes that nobody uses and the system does not have, at most
 
-    explicit Arena(int64_t bytes) : bytes_(bytes / unit * unit) {
+    // Memory of this process's own, or that others can map. Of that an eighth may be at rest: its pages are
+    // small ones, and new ones cost more than what a message brings.
+    Arena(int64_t bytes, bool shared) : bytes_(bytes / unit * unit) {
 #if defined(__linux__)
-        rlimit most{};  // who passes it is ended by a signal
-        if (getrlimit(RLIMIT_FSIZE, &most) == 0 && most.rlim_cur < rlim_t(bytes_))
-            cannot("make shared memory", EFBIG);
         owner_ = getpid();
-        file_ = memfd_create("spmdx", MFD_CLOEXEC);
-        if (file_ < 0) cannot("make shared memory", errno);
-        if (ftruncate(file_, bytes_)) {
-            const int error = errno;
-            close(file_);
-            cannot("make shared memory", error);
+        if (shared) {
+            rlimit most{};  // who passes it is ended by a signal
+            if (getrlimit(RLIMIT_FSIZE, &most) == 0 && most.rlim_cur < rlim_t(bytes_))
+                cannot("make shared memory", EFBIG);
+            file_ = memfd_create("spmdx", MFD_CLOEXEC);
+            if (file_ < 0) cannot("make shared memory", errno);
+            if (ftruncate(file_, bytes_)) {
+                const int error = errno;
+                close(file_);
+                cannot("make shared memory", error);
+            }
+            rest_ = std::max(rest, bytes_ / 8);
         }
+#else
+        (void)shared;
 #endif
-        base_ = map_file(file_, bytes_);
-        free_[0] = bytes_;
+        base_ = map_pages(file_, bytes_);
+        cold_[0] = bytes_;
     }
 
     int file() const { return file_; }
     char* base() const { return base_; }
     int64_t bytes() const { return bytes_; }
 
-    // Memory whose pages are there, or null where there is no room.
+    // Memory, or null where there is no room. Of shared memory the pages are there.
     char* take(int64_t bytes) {
-        if (!is_mine()) return nullptr;
-        bytes = rounded(bytes);
-        for (auto it = free_.begin(); it != free_.end(); ++it) {
-            const auto [begin, size] = *it;
-            if (size < bytes) continue;
-            free_.erase(it);
-            if (size > bytes) free_[begin + bytes] = size - bytes;
-            used_[begin] = bytes;
-            if (populate(base_ + begin, bytes)) return base_ + begin;
-            give_back(base_ + begin);
-            break;
+        if (!is_mine() || bytes > bytes_) return nullptr;
+        bytes = (std::max<int64_t>(bytes, 1) + unit - 1) / unit * unit;
+        auto found = warm_.end();
+        for (auto it = warm_.begin(); it != warm_.end(); ++it)
+            if (it->second >= bytes && (found == warm_.end() || it->second < found->second)) found = it;
+        if (found != warm_.end()) {
+            at_rest_ -= bytes;
+            return use(warm_, found, bytes);
         }
-        return nullptr;
+        if (char* const place = take_cold(bytes)) return place;
+        cool(0);
+        return take_cold(bytes);
     }
 
-    // Its pages go back to the system at once.
     void give_back(char* place) {
-        if (!is_mine()) return;
         const auto it = used_.find(place - base_);
-        if (it == used_.end()) return;
-        auto [begin, size] = *it;
+        if (!is_mine() || it == used_.end()) return;
+        const auto [begin, size] = *it;
         used_.erase(it);
-        drop(begin, size);
-        auto next = free_.lower_bound(begin);
-        if (next != free_.end() && begin + size == next->first) {
-            size += next->second;
-            next = free_.erase(next);
-        }
-        if (next != free_.begin()) {
-            const auto before = std::prev(next);
-            if (before->first + before->second == begin) {
-                before->second += size;
-                return;
-            }
-        }
-        free_[begin] = size;
+        join(warm_, begin, size);
+        at_rest_ += size;
+        if (at_rest_ > rest_) cool(rest_);
     }
 
     // A process that is forked would share this memory with its parent, where it must have a copy: it makes
@@ -166,28 +165,82 @@ class Arena {
     }
 
  private:
-    static int64_t rounded(int64_t bytes) { return (bytes + unit - 1) / unit * unit; }
-#if defined(__linux__)
-    bool is_mine() const { return getpid() == owner_; }
-    static bool populate(char* place, int64_t bytes) {
-        constexpr int write_pages = 23;  // MADV_POPULATE_WRITE, from Linux 5.14 on
-        return !madvise(place, size_t(bytes), write_pages) || errno == EINVAL;
+    using Extents = std::map<int64_t, int64_t>;  // bytes, by where they begin
+
+    char* use(Extents& from, Extents::iterator it, int64_t bytes) {
+        const auto [begin, size] = *it;
+        from.erase(it);
+        if (size > bytes) from[begin + bytes] = size - bytes;
+        used_[begin] = bytes;
+        return base_ + begin;
     }
-    void drop(int64_t begin, int64_t bytes) const {
-        fallocate(file_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, begin, bytes);
+    char* take_cold(int64_t bytes) {
+        for (auto it = cold_.begin(); it != cold_.end(); ++it) {
+            if (it->second < bytes) continue;
+            char* const place = use(cold_, it, bytes);
+            if (populate(place, bytes)) return place;
+            used_.erase(place - base_);
+            drop(place - base_, bytes);
+            break;
+        }
+        return nullptr;
+    }
+    // What lies side by side becomes one.
+    static void join(Extents& extents, int64_t begin, int64_t size) {
+        auto next = extents.lower_bound(begin);
+        if (next != extents.end() && begin + size == next->first) {
+            size += next->second;
+            next = extents.erase(next);
+        }
+        if (next != extents.begin()) {
+            const auto before = std::prev(next);
+            if (before->first + before->second == begin) {
+                before->second += size;
+                return;
+            }
+        }
+        extents[begin] = size;
+    }
+    // Give pages back to the system until so many bytes are at rest: the highest first, for the lowest are
+    // used first.
+    void cool(int64_t rest) {
+        while (at_rest_ > rest) {
+            const auto last = std::prev(warm_.end());
+            const auto [begin, size] = *last;
+            const int64_t gone = std::min(size, at_rest_ - rest);
+            warm_.erase(last);
+            if (gone < size) warm_[begin] = size - gone;
+            at_rest_ -= gone;
+            drop(begin + size - gone, gone);
+        }
+    }
+    void drop(int64_t begin, int64_t bytes) {
+#if defined(__linux__)
+        if (file_ < 0)
+            madvise(base_ + begin, size_t(bytes), MADV_DONTNEED);
+        else
+            (void)!fallocate(file_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, begin, bytes);
+#endif
+        join(cold_, begin, bytes);
+    }
+#if defined(__linux__)
+    // A forked process has a copy of its parent's own memory, but what is shared is not its own.
+    bool is_mine() const { return file_ < 0 || getpid() == owner_; }
+    bool populate(char* place, int64_t bytes) const {
+        constexpr int write_pages = 23;  // MADV_POPULATE_WRITE, from Linux 5.14 on
+        return file_ < 0 || !madvise(place, size_t(bytes), write_pages) || errno == EINVAL;
     }
     pid_t owner_ = 0;
     int pipe_[2] = {-1, -1};
     bool copies_ = false;
 #else
-    bool is_mine() const { return false; }
-    static bool populate(char*, int64_t) { return false; }
-    void drop(int64_t, int64_t) const {}
+    static bool is_mine() { return true; }
+    static bool populate(char*, int64_t) { return true; }
 #endif
-    int64_t bytes_;
+    int64_t bytes_, rest_ = rest, at_rest_ = 0;
     int file_ = -1;
     char* base_ = nullptr;
-    std::map<int64_t, int64_t> free_{}, used_{};  // bytes, by where they begin
+    Extents cold_{}, warm_{}, used_{};  // without pages; with pages and at rest; handed out
 };
 
 }  // namespace spmdx

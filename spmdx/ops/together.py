@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from spmdx import context
+from spmdx import check, context
 from spmdx.array import Array
 from spmdx.later import arrive
 from spmdx.ops.elementwise import add
@@ -31,7 +31,12 @@ def seen(function: Any, *args: Any) -> Any:
     count, known = operation.arrays or 0, (Array,) if context.get().depth else (Array, Watched)
     key = tuple([x.spec if type(x) in known else x if type(x) is Spec else type(x) for x in args[:count]])
     found = operation.memo.get(key[0] if len(args) == 1 else key + args[count:])
-    return None if found is None else found[1]
+    if found is not None:
+        return found[1]
+    entry = operation.planned.get(key + args[count:]) if context.get().plan is not None else None  # stays for the plan
+    if entry is None or entry.plans is not None or not entry.spec.mesh.contains_me() or check.on():
+        return None
+    return entry.spec
 
 
 def _plain(*arrays: Any) -> Any:

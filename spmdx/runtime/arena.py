@@ -36,7 +36,7 @@ def share(comm: MPI.Intracomm) -> dict[int, Window]:
     node.Free()
     if not works:
         return {}
-    pool.use(kernels.take_from_arena)
+    pool.use(kernels.take_shared, pool.LEAST_SHARED)
     return dict(zip(ranks, found))
 
 
@@ -46,11 +46,11 @@ def _opened(ranks: int) -> tuple[int, int, int, int, bytes] | None:
     if kernels is None or os.environ.get("SPMDX_ARENA") == "0":
         return None
     try:
-        opened = kernels.open_arena(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // ranks)
+        opened = kernels.open_shared(kernels.memory_of_node() // ranks)
     except (RuntimeError, ValueError):
         return None
     if not _first:
-        _first.append(kernels.take_from_arena(16))
+        _first.append(kernels.take_shared(16, np.dtype(np.uint8)))
         _first[0][:] = np.frombuffer(os.urandom(16), np.uint8)
     return os.getpid(), *opened, _first[0].tobytes()
 

@@ -9,7 +9,9 @@ instruction set and the number of threads. With a Threefry key bits, uniform and
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any
 
@@ -33,6 +35,7 @@ try:
         instruction_sets,
         map_arena,
         open_arena,
+        open_shared,
         own_count,
         own_slot,
         philox,
@@ -43,7 +46,8 @@ try:
         scores,
         set_instruction_set,
         set_threads,
-        take_from_arena,
+        take_own,
+        take_shared,
         threads,
         threefry,
         use_blas,
@@ -81,7 +85,7 @@ __all__ = [
     "log",
     "map_arena",
     "normal",
-    "open_arena",
+    "open_shared",
     "open_uniform",
     "own_count",
     "own_slot",
@@ -96,7 +100,7 @@ __all__ = [
     "set_instruction_set",
     "set_threads",
     "streams",
-    "take_from_arena",
+    "take_shared",
     "threads",
     "threefry",
     "truncated_normal",
@@ -276,6 +280,16 @@ class Kernels:
     def operand(self, x: Any, dtype: np.dtype[Any]) -> Block:
         """An array as kernels read it."""
         return self.xp.ascontiguousarray(x, dtype)
+
+
+def memory_of_node() -> int:
+    """Bytes."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+with suppress(RuntimeError, ValueError):  # where there is none, NumPy's is as good
+    open_arena(memory_of_node())
+    pool.use(take_own)
 
 
 def _take(count: int, dtype: Any) -> Block:

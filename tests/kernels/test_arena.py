@@ -1,36 +1,42 @@
-"""Memory that other processes of the node can map: what is handed out, what goes back, and what a forked child has.
-Each test is a process of its own, for a process has one arena."""
+"""Memory that is used again, and that other processes of the node can map: what is handed out, what is used again, what
+goes back to the system, and what a forked child has. Exact."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
+from spmdx.runtime import kernels, pool
+
+# A process has one shared arena: each of these tests is a process of its own.
 HEAD = """
+import ctypes
 import os
 import numpy as np
-from spmdx.runtime.kernels import map_arena, open_arena, take_from_arena as take
+from spmdx.runtime.kernels import map_arena, open_shared, take_shared
 MIB = 2**20
-file, begin, nbytes = open_arena(16 * MIB)
+file, begin, nbytes = open_shared({} * MIB)
+def take(n):
+    return take_shared(n, np.dtype(np.uint8))
 def used():
     return os.fstat(file).st_blocks * 512
 """
 
 
-def run(program: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-c", HEAD + program], capture_output=True, text=True, timeout=60, check=False
-    )
+def run(program: str, megabytes: int = 16) -> str:
+    command = [sys.executable, "-c", HEAD.format(megabytes) + program]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     if "cannot make shared memory" in done.stderr:
         pytest.skip("this system has no files without names")
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
-def test_what_goes_back_is_handed_out_again() -> None:
-    """In any order; pieces that lie side by side become one, and their pages are the system's again."""
+def test_memory_is_handed_out_once_and_used_again() -> None:
+    """In any order; pieces that lie side by side become one."""
     run("""
 assert used() == 0 and nbytes == 16 * MIB and begin % 4096 == 0
 rng = np.random.default_rng(0)
@@ -47,10 +53,34 @@ for round in range(20):
     del block
     for i in rng.permutation(len(mine)):
         mine[i] = None
-    assert used() == 0
     whole = take(16 * MIB)
     assert whole is not None and take(1) is None
     del whole
+assert take(17 * MIB) is None and take(2**62) is None
+""")
+
+
+def test_memory_at_rest_is_bounded() -> None:
+    """It stays with the process for the next one that wants it; what is beyond 512 MiB goes back to the system."""
+    run(
+        """
+for _ in range(3):
+    blocks = [take(100 * MIB) for _ in range(6)]
+    assert 600 * MIB <= used() <= 612 * MIB  # and what is left between
+    del blocks
+    assert used() == 512 * MIB
+""",
+        1024,
+    )
+
+
+def test_small_pieces_at_rest_give_way_to_a_large_one() -> None:
+    run("""
+pieces = [take(MIB) for _ in range(16)]
+del pieces[::2]
+assert take(2 * MIB) is None
+del pieces[:]
+assert take(16 * MIB) is not None
 """)
 
 
@@ -69,7 +99,10 @@ view = take(MIB)[5:9]
 view[:] = 7
 other = take(MIB)
 other[:] = 1
-assert view.tolist() == [7] * 4 and used() == 2 * MIB
+assert view.tolist() == [7] * 4 and not np.shares_memory(view, other)
+place = view.ctypes.data - 5
+del view
+assert take(MIB).ctypes.data == place
 """)
 
 
@@ -77,8 +110,8 @@ def test_memory_that_is_mapped_is_the_same() -> None:
     run("""
 block = take(MIB)
 block[:] = 3
-import ctypes
 assert map_arena(os.getpid(), file, nbytes, bytes([3]) * 15 + bytes([4])) == 0  # another file, it seems
+assert map_arena(os.getpid(), file, nbytes - 65536, bytes([3]) * 16) == 0
 assert map_arena(os.getpid(), 0, nbytes, bytes([3]) * 16) == 0
 here = map_arena(os.getpid(), file, nbytes, bytes([3]) * 16)
 assert here != begin and ctypes.string_at(here + block.ctypes.data - begin, MIB) == bytes([3]) * MIB
@@ -89,8 +122,7 @@ assert (block == 4).all()
 
 def test_a_forked_child_has_a_copy() -> None:
     """Neither sees what the other writes, and what the child frees stays the parent's."""
-    out = run(
-        """
+    out = run("""
 blocks = [take(MIB + i) for i in range(3)]
 for i, block in enumerate(blocks):
     block[:] = i
@@ -111,6 +143,50 @@ os.write(write_ready, b"1")
 assert os.waitpid(child, 0)[1] == 0
 assert (blocks[0] == 0).all() and (blocks[1] == 11).all() and (again == 12).all()
 print("done")
-"""
-    )
+""")
     assert out.strip() == "done"
+
+
+@pytest.mark.parametrize("limit", ["RLIMIT_AS", "RLIMIT_FSIZE"])
+def test_a_bound_on_address_space_or_files_is_an_error(limit: str) -> None:
+    """And no signal that ends the process."""
+    program = (
+        f"import resource\nresource.setrlimit(resource.{limit}, (2**36, 2**36))\n"
+        "from spmdx.runtime.kernels import open_shared\n"
+        "try:\n    open_shared(2**40)\nexcept RuntimeError as error:\n    print(error)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.startswith("cannot ")
+
+
+# Memory of this process's own
+
+
+def test_memory_of_a_result_is_used_again_when_its_views_are_gone() -> None:
+    first = pool.take(500_000, np.float64)
+    view = first[10:20].reshape(2, 5)
+    place = first.ctypes.data
+    del first
+    other = pool.take(500_000, np.float64)
+    assert not np.shares_memory(view, other)
+    del view
+    third = pool.take(700_000, np.float32)
+    assert place <= third.ctypes.data < place + 4_000_000 or other.ctypes.data < place  # the best place was elsewhere
+    assert third.dtype == np.float32 and third.flags.writeable and third.flags.c_contiguous
+
+
+def test_small_memory_is_numpys() -> None:
+    assert pool.take(10, np.int8).base is None
+
+
+def test_every_dtype_and_none_at_all() -> None:
+    for dtype in (np.int8, np.float16, kernels.ml_dtypes.bfloat16, np.complex128, bool):
+        block = kernels.take_own(300_000, np.dtype(dtype))
+        assert block.dtype == np.dtype(dtype) and block.shape == (300_000,) and block.flags.aligned
+    assert kernels.take_own(0, np.dtype(float)).shape == (0,)
+
+
+def test_without_a_bound_that_the_system_gives_there_is_numpys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the arena has no room."""
+    monkeypatch.setattr(pool, "_source", lambda count, dtype: None)
+    assert pool.take(2**20, np.float64).base is None

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from spmdx.errors import ArgumentError, DtypeError
-from spmdx.runtime import pool, reduction
+from spmdx.runtime import reduction
 from spmdx.runtime.comm import near_equal
 from spmdx.runtime.world import launched
 
@@ -103,7 +103,7 @@ def test_a_node_of_many_ranks_shares_memory() -> None:
     got: dict[int, Any] = {}
 
     def work(rank: int) -> None:
-        group = shared.SharedGroup(SimpleNamespace(rank=rank, size=p), node, region, list(range(p)))
+        group = shared.SharedGroup(SimpleNamespace(rank=rank, size=p), node, region, list(range(p)), [])
         parts = group.all_to_all(np.arange(p, dtype=np.int16) + 100 * rank, [1] * p, [1] * p)
         total = group.all_reduce(np.full(3, rank), "sum")
         got[rank] = np.concatenate(parts).tolist(), total.tolist()
@@ -114,39 +114,3 @@ def test_a_node_of_many_ranks_shares_memory() -> None:
     for thread in threads:
         thread.join(60)
     assert got == {r: ([100 * i + r for i in range(p)], [p * (p - 1) // 2] * 3) for r in range(p)}
-
-
-def test_memory_of_a_result_is_used_again_when_its_views_are_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool, "_free", {})  # nothing of earlier tests
-    first = pool.take(500_000, np.float64)
-    address = first.ctypes.data
-    view = first[10:20].reshape(2, 5)
-    del first
-    other = pool.take(500_000, np.float64)
-    assert not np.shares_memory(view, other)
-    del view
-    third = pool.take(900_000, np.float32)  # a block of up to twice the size will do
-    assert third.ctypes.data == address
-    assert third.dtype == np.float32 and third.flags.writeable
-
-
-def test_memory_may_come_back_at_any_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The garbage collector runs where containers are made, also while the memory at rest is looked through."""
-
-    class Lively(dict[int, Any]):
-        def items(self) -> Any:
-            for item in super().items():
-                self[-len(self)] = np.empty(0, np.uint8)  # as a finaliser would
-                yield item
-
-    monkeypatch.setattr(pool, "_free", Lively({1: np.empty(2**20, np.uint8), 2: np.empty(2**21, np.uint8)}))
-    for _ in range(2):
-        held = pool.take(2**21, np.uint8)
-        assert len(held) == 2**21
-        del held
-
-
-def test_memory_at_rest_is_bounded() -> None:
-    held = [pool.take(2**27, np.uint8) for _ in range(6)]
-    del held
-    assert sum(block.nbytes for block in pool._free.values()) <= pool.KEPT

@@ -201,7 +201,7 @@ def test_products_lie_in_the_arena(way: str) -> None:
 def test_memory_is_mapped_by_all_or_none(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A system may forbid it to one of them alone."""
     if WHERE[where](RANK):
-        monkeypatch.setattr(arena.kernels, "open_arena", refused)
+        monkeypatch.setattr(arena.kernels, "open_shared", refused)
     assert arena.share(MPI.COMM_WORLD) == {}
 
 
