@@ -78,15 +78,21 @@ Parcel make_parcel(const std::string& verb, const std::string& op, int64_t signa
     return made;
 }
 
-// The memory of arrays, which must have the sizes that a parcel was made for.
-std::vector<char*> memory(const py::list& arrays, const Sizes& bytes, int64_t item, bool written) {
+// The memory of arrays, which must have the sizes that a parcel was made for. What is only read may lie in
+// any order: then it is copied, and `kept`.
+std::vector<char*> memory(const py::sequence& arrays, const Sizes& bytes, int64_t item,
+                          std::vector<py::array>* kept) {
     if (arrays.size() != bytes.size())
         throw std::invalid_argument("the parcel is for another number of arrays");
     std::vector<char*> places;
     for (size_t i = 0; i < bytes.size(); ++i) {
-        const py::array array = arrays[i].cast<py::array>();
+        py::array array = arrays[i].cast<py::array>();
+        if (kept && !(array.flags() & py::array::c_style)) {
+            array = py::module_::import("numpy").attr("ascontiguousarray")(array);
+            kept->push_back(array);
+        }
         if (!(array.flags() & py::array::c_style) || array.nbytes() != bytes[i] || array.itemsize() != item ||
-            (written && !array.writeable()))
+            (!kept && !array.writeable()))
             throw std::invalid_argument("expected a C-contiguous array of " + std::to_string(bytes[i]) +
                                         " bytes");
         places.push_back(static_cast<char*>(const_cast<void*>(array.data())));
@@ -153,10 +159,11 @@ void bind_messages(py::module_& m) {
              py::arg("arenas") = std::vector<std::array<uint64_t, 3>>{})
         .def(
             "carry",
-            [](Shared& self, const Parcel& parcel, const py::list& blocks, const py::list& outs,
+            [](Shared& self, const Parcel& parcel, const py::sequence& blocks, const py::sequence& outs,
                int64_t limit, int64_t past_caches) {
-                const auto sources = memory(blocks, parcel.sources, parcel.item, false);
-                const auto targets = memory(outs, parcel.targets, parcel.item, true);
+                std::vector<py::array> kept;
+                const auto sources = memory(blocks, parcel.sources, parcel.item, &kept);
+                const auto targets = memory(outs, parcel.targets, parcel.item, nullptr);
                 py::gil_scoped_release release;
                 try {
                     return self.channel.carry(parcel, sources.data(), targets.data(), limit, past_caches);

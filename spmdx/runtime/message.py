@@ -20,7 +20,9 @@ from spmdx.runtime.boxes import Plan
 from spmdx.runtime.pool import Flat, take
 
 LINE = 64  # bytes: blocks begin on lines of the cache
+SMALL = 2**14  # elements: fewer are no matter of `take`
 
+of_host = take
 Block = Any
 Shape = tuple[int, ...]
 
@@ -91,7 +93,11 @@ class Message:
     def empty(self, take: Callable[[int, Any], Flat] = take) -> list[Block]:
         """New blocks for what arrives. What an all_reduce brings is used together: its blocks are one piece of memory,
         large enough for every member to write to."""
-        if self.verb != "all_reduce" or len(self.routes) == 1:
+        if len(self.routes) == 1:
+            n, shape = self.elements[0], self.routes[0].shape
+            small = n < SMALL and take is of_host
+            return [np.empty(shape, self.dtype) if small else take(n, self.dtype).reshape(shape)]
+        if self.verb != "all_reduce":
             return [take(n, self.dtype).reshape(r.shape) for n, r in zip(self.elements, self.routes)]
         starts = [
             0,

@@ -60,19 +60,18 @@ class SharedGroup(Group):
 
     def _through(self, message: Message, blocks: Sequence[Block], outs: list[Block]) -> list[Block]:
         parcel = message.parcel or self._parcel(message)
-        lying = [b if b.flags.c_contiguous else np.ascontiguousarray(b) for b in blocks]
-        longest = self.channel.carry(parcel, lying, outs, SMALL, self.past_caches)
+        longest = self.channel.carry(parcel, blocks, outs, SMALL, self.past_caches)
         if longest == 0:
             return outs
         if longest < 0:
             self._disagree(message, longest)
 
         def shared() -> list[Block]:
-            self.channel.carry(parcel, lying, outs, ANY, self.past_caches)
+            self.channel.carry(parcel, blocks, outs, ANY, self.past_caches)
             return outs
 
         def mpi() -> list[Block]:
-            return self.plain.carry(message, lying)
+            return self.plain.carry(message, blocks)
 
         key = (message.verb, longest.bit_length())
         use = self._shared.get(key)
