@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from functools import partial
@@ -11,7 +12,7 @@ import numpy as np
 
 from spmdx import check, context
 from spmdx.array import Array
-from spmdx.dtypes import checked, widens
+from spmdx.dtypes import checked, read, widens
 from spmdx.errors import MeshError, RuleError
 from spmdx.mesh import Coordinate, Mesh
 from spmdx.plan import Step
@@ -63,7 +64,7 @@ def constants(operands: tuple[Any, ...], name: str) -> tuple[Any, ...]:
 
 def constant(value: Any, mesh: Mesh) -> Array:
     """A replicated array of a value that is the same on every rank."""
-    block = np.array(value)
+    block = read(value, make=np.array)
     block = block.astype(checked(block.dtype), copy=False)
     check.same(mesh, "a NumPy operand", block)
     inside = memory.put(mesh.device, block) if mesh.contains_me() else None
@@ -171,7 +172,8 @@ def _runner(
         if mesh.device == "cuda":
             return partial(memory.on_gpu(operation.name, lambda xp: body_of(operation, asked, dtypes, static, xp)))
         run = body_of(operation, asked, dtypes, static)
-        return partial(operation.large, run) if operation.large and np.prod(output.shape) >= LARGE else run
+        large = operation.large and math.prod(output.block_shape(coordinate)) >= LARGE
+        return partial(operation.large, run) if operation.large and large else run
 
     if mesh.device == "sim":
         return _for_all(mesh, at)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import builtins
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
-from spmdx.errors import ArgumentError, DtypeError
+from spmdx.errors import ArgumentError, DtypeError, RangeError, ShapeError, SpmdxError
 
 DType = np.dtype[Any]
 
@@ -27,23 +28,87 @@ ALL = "b" + NUMERIC
 _WEAK = {builtins.bool: True, int: 1, float: 1.0, complex: 1j}  # a Python scalar adapts to the arrays that it meets
 
 
-@lru_cache(maxsize=256)
 def checked(dtype: Any) -> DType:
     """A dtype that arrays can have, in this machine's byte order.
 
     Raises:
-        DtypeError: objects, strings, dates and records.
+        DtypeError: objects, strings, dates and records; and what is no dtype.
     """
-    found = np.dtype(dtype)
+    try:
+        return _known(dtype)
+    except DtypeError:
+        raise
+    except TypeError:  # not understood, or no key of a memo
+        raise DtypeError(f"{dtype!r} is no dtype.", "sx.float32, 'float32' or another dtype's name") from None
+
+
+@lru_cache(maxsize=256)
+def _known(dtype: Any) -> DType:
+    found = bfloat16 if isinstance(dtype, str) and dtype == "bfloat16" else np.dtype(dtype)
     if found.kind not in ALL or (found.kind == "V" and found != bfloat16):
         raise DtypeError(f"arrays hold numbers and bools; got dtype {found}.", "asarray(value, dtype=float)")
     native: DType = found.newbyteorder("=")
     return native
 
 
+def read(value: Any, dtype: Any = None, make: Callable[..., Any] = np.asarray) -> Any:
+    """The array of what a user gives: a number, an array or a nested sequence; made by this function of NumPy's.
+
+    Raises:
+        ShapeError: rows of different lengths.
+        RangeError: a number that the dtype cannot hold.
+        DtypeError: what is no number.
+    """
+    kind = None if dtype is None else checked(dtype)
+    try:
+        return make(value, dtype=kind)
+    except OverflowError:
+        raise RangeError(
+            f"{_short(value)} holds a number that {kind or 'no dtype'} does not.", "dtype=float, or a wider dtype"
+        ) from None
+    except (TypeError, ValueError) as error:
+        if isinstance(error, SpmdxError):
+            raise
+        if "inhomogeneous" in str(error):
+            raise ShapeError(
+                f"{_short(value)} is no array: its rows have different lengths.",
+                "[row + [0] * (longest - len(row)) for row in rows], or one array for each row",
+            ) from None
+        raise DtypeError(
+            f"{_short(value)} does not hold numbers{f' that {kind} takes' if kind else ''}: {error}.",
+            "np.asarray(value, dtype=float)",
+        ) from None
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:40]} ... {text[-15:]}"
+
+
+def unfit(name: str, operands: Sequence[Any], error: OverflowError) -> OverflowError:
+    """The error for a Python number that does not fit the arrays that it meets: it takes their dtype."""
+    kinds = [x.dtype for x in operands if hasattr(x, "dtype")]
+    large = [x for x in operands if type(x) is int and not all(_holds(kind, x) for kind in kinds)]
+    if isinstance(error, SpmdxError) or not large or not kinds:
+        return error
+    kind = next(k for k in kinds if not _holds(k, large[0]))
+    wider = next((k for k in map(np.dtype, ("i2", "u2", "i4", "u4", "i8", "u8", "f8")) if _holds(k, large[0])), None)
+    return RangeError(
+        f"{name}: {_short(large[0])} is beyond {kind}, the dtype of the array that it meets.",
+        f"x.astype({wider.name!r}) first" if wider else "a number below 1.8e308",
+    )
+
+
+def _holds(kind: DType, number: int) -> builtins.bool:
+    if kind.kind in "iu":
+        limits = np.iinfo(kind)
+        return builtins.bool(limits.min <= number <= limits.max)
+    return kind.kind == "b" or abs(number) < 2**1024
+
+
 def of(x: Any) -> DType:
     """The dtype of an array, or the dtype that ``x`` names."""
-    return np.dtype(x if isinstance(x, type) else getattr(x, "dtype", x))
+    return checked(x if isinstance(x, type) else getattr(x, "dtype", x))
 
 
 def kind(dtype: Any) -> str:

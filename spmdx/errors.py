@@ -37,6 +37,10 @@ class ArgumentError(SpmdxError, ValueError):
     """An argument with a value that an operation does not take."""
 
 
+class RangeError(ArgumentError, OverflowError):
+    """A number that the dtype of an array cannot hold."""
+
+
 class MissingName(SpmdxError, AttributeError):
     """A name of NumPy's, or of another library, that spmdx does not have."""
 

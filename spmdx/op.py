@@ -15,6 +15,7 @@ from typing import Any
 from spmdx import check, context
 from spmdx.array import Array
 from spmdx.decide import SCALARS, Bounds, Entry, constant, constants, decide, default_mesh
+from spmdx.dtypes import unfit
 from spmdx.errors import ImpliedMoveError, RuleError
 from spmdx.move import count, move
 from spmdx.placement import P
@@ -197,7 +198,7 @@ def _caller(operation: Operation) -> Any:
     lines += [f"    return call({passed}, {_tuple(names)}, names)"]
     scope: dict[str, Any] = {f"_default_{p.name}": p.default for p in parameters}
     scope |= {"Array": Array, "Watched": Watched, "state": context.get, "operation": operation, "names": names}
-    scope |= {"get": operation.memo.get, "call": partial(call, operation)}
+    scope |= {"unfit": partial(unfit, operation.name), "get": operation.memo.get, "call": partial(call, operation)}
     exec(_compiled("\n".join(lines)), scope)
     function = scope["operation_"]
     function.__name__ = function.__qualname__ = operation.name
@@ -239,15 +240,24 @@ def _short_way(operands: list[str], names: tuple[str, ...]) -> list[str]:
     plain = " and ".join(f"{t} is not Watched" for t in kinds)
     look = f"found = get({key})" if single and not names else f"found = get(({key}))"
     guarded = ["try:", f"    {look}", "except TypeError:", "    found = None"] if names else [look]
+    run = [
+        f"            if {plain} or not (now := state()).depth:",
+        f"                return Array({made})",
+        "            if now.saving is None:",
+        f"                return Watched({made}, operation, {_tuple(operands)}, found[2])",
+    ]
+    caught = [
+        "            except OverflowError as error:",
+        f"                raise unfit({_tuple(operands)}, error) from None",
+    ]
     return [
         f"    {'; '.join(types + tests)}",
         f"    if {' or '.join(known)}:",
         *(f"        {line}" for line in guarded),
         "        if found is not None:",
-        f"            if {plain} or not (now := state()).depth:",
-        f"                return Array({made})",
-        "            if now.saving is None:",
-        f"                return Watched({made}, operation, {_tuple(operands)}, found[2])",
+        *(["            try:"] if not single else []),
+        *(line if single else f"    {line}" for line in run),
+        *(caught if not single else []),
     ]
 
 
@@ -271,24 +281,29 @@ def call(operation: Operation, operands: tuple[Any, ...], static: tuple[Any, ...
             return kind.interpret(operation, operands, static, names)  # type: ignore[attr-defined,no-any-return]
         else:
             return call(operation, constants(operands, operation.name), static, names)
-    entry = operation.entry(tuple(key), operands, static, names)
     state = context.get()
-    saving = state.saving if watched and state.depth else None
-    result = None if saving is None else saving.recall()
-    if result is not None:
-        pass  # saved when it was computed first
-    elif not outside:
-        if check.on():
-            numbers = [x for x in operands if not isinstance(x, Array)]
-            check.same(entry.spec.mesh, f"{operation.name} of {key} {numbers} {dict(entry.static)}, to {entry.spec!r}")
-        if entry.plans is not None:
-            blocks = moved(operation, entry, operands, blocks)
-        if check.on():
-            result = check.together(entry.spec.mesh, operation.name, partial(entry.run, *blocks))
-        else:
-            result = entry.run(*blocks)
-    elif entry.plans is not None and dry is not None:
-        count(entry.plans, operation.name)
+    try:
+        entry = operation.entry(tuple(key), operands, static, names)
+        saving = state.saving if watched and state.depth else None
+        result = None if saving is None else saving.recall()
+        if result is not None:
+            pass  # saved when it was computed first
+        elif not outside:
+            if check.on():
+                numbers = [x for x in operands if not isinstance(x, Array)]
+                check.same(
+                    entry.spec.mesh, f"{operation.name} of {key} {numbers} {dict(entry.static)}, to {entry.spec!r}"
+                )
+            if entry.plans is not None:
+                blocks = moved(operation, entry, operands, blocks)
+            if check.on():
+                result = check.together(entry.spec.mesh, operation.name, partial(entry.run, *blocks))
+            else:
+                result = entry.run(*blocks)
+        elif entry.plans is not None and dry is not None:
+            count(entry.plans, operation.name)
+    except OverflowError as error:  # a Python number that the dtype does not hold
+        raise unfit(operation.name, operands, error) from None
     if not watched or not state.depth:
         return Array(result, entry.spec)
     made = Watched(result, entry.spec, operation, operands, entry.static)

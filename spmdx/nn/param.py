@@ -16,6 +16,7 @@ import numpy as np
 from spmdx import context, tree
 from spmdx.array import Array
 from spmdx.decide import default_mesh
+from spmdx.dtypes import checked
 from spmdx.errors import ArgumentError
 from spmdx.mesh import Mesh
 from spmdx.ops.axes import sizes_of
@@ -77,7 +78,7 @@ def init(params: Any, key: Key, plan: Any = None, mesh: Mesh | None = None, dtyp
 
 
 def _made(param: Param, path: str, key: Key, plan: Any, mesh: Mesh, dtype: Any) -> Array:
-    kind = np.dtype(next((d for d in (param.dtype, dtype) if d is not None), float))
+    kind = checked(next((d for d in (param.dtype, dtype) if d is not None), float))
     placement = None if plan is None else plan.placement(path, param.shape)
     if not callable(param.init):
         return full(param.shape, param.init, dtype=kind, mesh=mesh, placement=placement)

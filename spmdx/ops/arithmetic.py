@@ -12,7 +12,7 @@ import numpy as np
 
 from spmdx.array import Array
 from spmdx.dtypes import NUMERIC, REAL, DType, bfloat16, checked, kind, promoted
-from spmdx.errors import DtypeError
+from spmdx.errors import ArgumentError, DtypeError
 from spmdx.op import op
 from spmdx.ops.compare import equal, greater, less
 from spmdx.ops.fit import fit
@@ -23,11 +23,16 @@ from spmdx.tape import recording
 # Sums and products
 
 
+_SILENT = frozenset({"warn", "ignore"})
+
+
 def _on_threads(name: str, run: Any, x: Any, y: Any) -> Any:
     """A large sum or product on all threads: of blocks that lie alike, or of rows and the same vector for each."""
     alike = type(x) is type(y) is np.ndarray and x.dtype == y.dtype and x.dtype.char in "fd"
     if not alike or kernels.threads() < 2 or not (x.flags.c_contiguous and y.flags.c_contiguous):
         return run(x, y)
+    if not _SILENT.issuperset(np.geterr().values()):
+        return run(x, y)  # np.errstate asks for more than a warning, and threads have none to give
     if x.shape == y.shape:
         return kernels.reduce_ordered([x, y], name, np.empty_like(x))
     if name == "sum" and 0 < y.ndim < x.ndim and x.shape[x.ndim - y.ndim :] == y.shape and x.size:
@@ -246,8 +251,21 @@ def _fast_where(xp: Any, condition: Any, x: Any, y: Any) -> Any:
     return lambda condition, x, y: xp.where(condition, xp.asarray(x, common), xp.asarray(y, common))
 
 
+class _LeftOut:
+    """A value that was not given: whoever reads it says so."""
+
+    def __array__(self, *_: Any, **__: Any) -> Any:
+        raise ArgumentError("where takes a condition and two values.", "where(condition, x, y), or nonzero(condition)")
+
+    def __repr__(self) -> str:
+        return "<left out>"
+
+
+_LEFT_OUT = _LeftOut()
+
+
 @op("..., ..., ... -> ...", linear=((1, 2),), fast=_fast_where)
-def where(xp: Any, condition: Any, x: Any, y: Any) -> Any:
+def where(xp: Any, condition: Any, x: Any = _LEFT_OUT, y: Any = _LEFT_OUT) -> Any:
     """x where the condition holds, else y."""
     return xp.where(condition, x, y)
 

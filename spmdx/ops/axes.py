@@ -5,12 +5,22 @@ from __future__ import annotations
 import operator
 from typing import Any
 
-from spmdx.errors import AxisError, ShapeError
+from spmdx.errors import AxisError, DtypeError, ShapeError, SpmdxError
+
+
+def whole(value: Any, what: str, line: str) -> int:
+    """A whole number; ``what`` names it in the error, which ends with this line to write."""
+    try:
+        return operator.index(value)
+    except TypeError as error:
+        if isinstance(error, SpmdxError):
+            raise
+        raise DtypeError(f"{what} is a whole number; got {type(value).__name__} {value!r}.", line) from None
 
 
 def one(axis: Any, ndim: int, name: str) -> int:
     """A dimension number in range(ndim)."""
-    dim = operator.index(axis)
+    dim = whole(axis, f"{name}: axis", "axis=0")
     if not -ndim <= dim < ndim:
         if ndim == 0:
             raise AxisError(f"{name}: axis {dim} is out of range: 0-d arrays have no dimensions.", "x[None] to add one")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import operator
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ from spmdx.decide import Bounds, default_mesh
 from spmdx.errors import ArgumentError, DtypeError, MeshError, ShapeError
 from spmdx.mesh import Coordinate, Mesh
 from spmdx.op import op
-from spmdx.ops.axes import names, one
+from spmdx.ops.axes import names, one, whole
 from spmdx.ops.place import asarray, spec_for, wrap
 from spmdx.ops.shape import broadcast_to, reshape
 from spmdx.placement import Placement
@@ -33,12 +32,14 @@ def full(
     device: str | None = None,
 ) -> Array:
     """An array of one value. dtype: that of the value, as NumPy reads it."""
-    kind = dtypes.checked(np.asarray(fill_value).dtype if dtype is None else dtype)
+    kind = dtypes.checked(dtypes.read(fill_value).dtype if dtype is None else dtype)
     return _filled(spec_for(shape, kind, mesh, placement, device), fill_value)
 
 
 def _filled(spec: Spec, value: Any) -> Array:
     xp = memory.space(spec.mesh.device)
+    if type(value) is int and spec.dtype.kind in "iu":
+        dtypes.read(value, spec.dtype)
     return wrap(spec, lambda c: xp.full(spec.block_shape(c), value, spec.dtype))
 
 
@@ -203,7 +204,7 @@ def linspace(
 ) -> Array:
     """``num`` numbers, evenly spaced, from start to stop (without stop if not ``endpoint``). NumPy's bits on every
     placement."""
-    n = operator.index(num)
+    n = whole(num, "linspace: num", "num=50")
     if n < 0:
         raise ArgumentError(f"linspace: num is 0 or more; got {n}.", "num=0")
     inner = np.result_type(start, stop, 0.0)
@@ -275,7 +276,7 @@ def _matrix(rows: int, cols: int | None, dtype: Any, mesh: Any, placement: Any, 
 def _matrices(shape: tuple[int, ...], k: int = 0) -> dict[str, Any]:
     if len(shape) < 2:
         raise ShapeError(f"a triangle needs at least 2 dimensions; got shape {shape}.", "x[None]")
-    return {"k": operator.index(k)}
+    return {"k": whole(k, "the number of a diagonal", "k=0")}
 
 
 def _below(xp: Any, bounds: Any, k: int) -> Any:
@@ -318,7 +319,7 @@ def meshgrid(*arrays: Any, indexing: str = "xy") -> list[Any]:
 
 
 def _classes(shape: tuple[int, ...], num_classes: int, dtype: Any = float, axis: int = -1) -> dict[str, Any]:
-    n = operator.index(num_classes)
+    n = whole(num_classes, "one_hot: num_classes", "num_classes=10")
     if n < 0:
         raise ArgumentError(f"one_hot: num_classes is 0 or more; got {n}.", "num_classes=int(labels.max()) + 1")
     return {"num_classes": n, "dtype": dtypes.checked(dtype), "axis": one(axis, len(shape) + 1, "one_hot")}

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from spmdx import dtypes
 from spmdx.array import Array
 from spmdx.errors import BoundsError, DtypeError
 from spmdx.op import constant
@@ -113,7 +114,7 @@ def _entries(x: Array, entry: Any) -> list[Any]:
         return [entry]
     if isinstance(entry, (int, np.integer)) and not isinstance(entry, bool):
         return [int(entry)]
-    found = entry if isinstance(entry, Array) else np.asarray(entry)
+    found = entry if isinstance(entry, Array) else dtypes.read(entry)
     if not isinstance(entry, (Array, np.ndarray)) and found.size == 0:
         found = found.astype(np.int64)  # an empty list
     if found.dtype.kind == "b" and found.ndim == 0:
@@ -134,7 +135,7 @@ def _advanced(x: Array, index: tuple[Any, ...]) -> Any:
 
 def _is_mask(entry: Any) -> bool:
     return isinstance(entry, (bool, list, np.bool_, np.ndarray, Array)) and (
-        (entry if isinstance(entry, Array) else np.asarray(entry)).dtype.kind == "b"
+        (entry if isinstance(entry, Array) else dtypes.read(entry)).dtype.kind == "b"
     )
 
 
@@ -155,7 +156,7 @@ def take(x: Array, indices: Any, /, axis: int | None = None) -> Any:
     if axis is None:
         x, axis = (x if x.ndim == 1 else ravel(x)), 0
     dim = one(axis, x.ndim, "take")
-    [found] = _entries(x, indices if isinstance(indices, Array) else np.asarray(indices))
+    [found] = _entries(x, indices if isinstance(indices, Array) else dtypes.read(indices))
     if isinstance(found, np.ndarray):
         check(found, x.shape[dim], dim)
     return gather((x, found), dims=(dim,), at=dim)
@@ -201,7 +202,8 @@ class Changes:
         return self._change(values, "add")
 
     def multiply(self, values: Any) -> Array:
-        """x with elements multiplied."""
+        """x with elements multiplied; repeated indices one after another. Its first and second derivatives are exact;
+        a third one with respect to three values of one element that are all 0 comes out as 0."""
         return self._change(values, "multiply")
 
     def min(self, values: Any) -> Array:
@@ -256,7 +258,7 @@ class Changes:
 def _constant(value: Any, x: Array) -> Array:
     """A NumPy value as an array beside x: numbers take its dtype."""
     weak = isinstance(value, (bool, int, float)) or (isinstance(value, complex) and x.dtype.kind == "c")
-    return constant(np.asarray(value, x.dtype) if weak else np.asarray(value), x.mesh)
+    return constant(dtypes.read(value, x.dtype if weak else None), x.mesh)
 
 
 def _kept_at(changed: Array, x: Array) -> Array:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from spmdx.array import Array
-from spmdx.dtypes import result_type
+from spmdx.dtypes import read, result_type
 from spmdx.errors import ArgumentError, DtypeError, ShapeError
 from spmdx.op import constants, op
 from spmdx.ops.arithmetic import subtract
-from spmdx.ops.axes import names, one, several
+from spmdx.ops.axes import names, one, several, whole
 from spmdx.ops.compare import not_equal
 from spmdx.ops.index import take
 from spmdx.ops.shape import ravel, reshape, squeeze
@@ -71,9 +70,9 @@ def promoted(arrays: Sequence[Any], name: str) -> list[Array]:
     if not len(arrays):
         raise ArgumentError(f"{name} needs at least one array.", f"{name}([x])")
     for x in arrays:
-        if not isinstance(x, Array) and np.asarray(x).dtype == object:
+        if not isinstance(x, Array) and read(x).dtype == object:
             raise DtypeError(f"{name} takes arrays of numbers; one operand is a {type(x).__name__}.", f"{name}([x, y])")
-    mesh_of = constants(tuple(x if isinstance(x, Array) else np.asarray(x) for x in arrays), name)
+    mesh_of = constants(tuple(x if isinstance(x, Array) else read(x) for x in arrays), name)
     dtype = result_type(*mesh_of)
     return [x if x.dtype == dtype else x.astype(dtype) for x in mesh_of]
 
@@ -120,9 +119,9 @@ def split(x: Array, indices_or_sections: Any, /, axis: int = 0) -> list[Array]:
     dim = one(axis, x.ndim, "split")
     n = x.shape[dim]
     if isinstance(indices_or_sections, (tuple, list, np.ndarray)):
-        cuts = [slice(None, operator.index(i)).indices(n)[1] for i in indices_or_sections]
+        cuts = [slice(None, whole(i, "split: an index", "[2, 4]")).indices(n)[1] for i in indices_or_sections]
     else:
-        parts = operator.index(indices_or_sections)
+        parts = whole(indices_or_sections, "split: the number of parts", "split(x, 2)")
         if parts < 1 or n % parts:
             raise ShapeError(
                 f"split: dimension {dim} of size {n} does not divide into {parts} equal parts.",
@@ -154,7 +153,10 @@ def pad(x: Array, pad_width: Any, mode: str = "constant", *, constant_values: An
         constant_values: one number.
     """
     try:
-        pairs = [(int(a), int(b)) for a, b in np.broadcast_to(np.asarray(pad_width), (x.ndim, 2))]
+        pairs = [
+            (whole(a, "pad: a width", "pad(x, 1)"), whole(b, "pad: a width", "pad(x, 1)"))
+            for a, b in np.broadcast_to(np.asarray(pad_width), (x.ndim, 2))
+        ]
     except ValueError:
         raise ShapeError(f"pad: widths {pad_width!r} do not fit {x.ndim} dimensions.", "a pair for each") from None
     if any(n < 0 for pair in pairs for n in pair):
@@ -194,7 +196,8 @@ def flip(xp: Any, x: Any, axis: Any = None) -> Any:
 
 def _rolled(shape: tuple[int, ...], shift: Any, axis: Any = None) -> dict[str, Any]:
     dims = tuple(one(a, len(shape), "roll") for a in (axis if isinstance(axis, (tuple, list)) else (axis,)))
-    shifts = tuple(map(operator.index, shift)) if isinstance(shift, (tuple, list)) else (operator.index(shift),)
+    given = shift if isinstance(shift, (tuple, list)) else (shift,)
+    shifts = tuple(whole(n, "roll: a shift", "shift=1") for n in given)
     if len(shifts) == 1:
         shifts *= len(dims)
     elif len(dims) == 1:
@@ -220,7 +223,7 @@ def roll(x: Any, /, shift: Any, axis: Any = None) -> Any:
 def diff(x: Any, /, n: int = 1, axis: int = -1, prepend: Any = None, append: Any = None) -> Any:
     """Each element's difference from the one before it along a dimension, taken ``n`` times; of bools whether they
     differ. ``prepend`` and ``append`` are joined to x first. Blocks exchange the elements at their edges."""
-    if operator.index(n) < 0:
+    if whole(n, "diff: n", "n=1") < 0:
         raise ArgumentError(f"diff: differences are taken 0 times or more; got {n}.", "n=1")
     dim = one(axis, x.ndim, "diff")
     parts = [a for a in (prepend, x, append) if a is not None]
@@ -233,9 +236,9 @@ def diff(x: Any, /, n: int = 1, axis: int = -1, prepend: Any = None, append: Any
 
 
 def _copies(shape: tuple[int, ...], count: int, axis: int) -> dict[str, Any]:
-    if operator.index(count) < 0:
+    if whole(count, "repeats", "repeats=2") < 0:
         raise ArgumentError(f"repeat: an element is repeated 0 times or more; got {count}.", "repeats=0")
-    return {"count": operator.index(count), "axis": one(axis, len(shape), "repeat")}
+    return {"count": whole(count, "repeats", "repeats=2"), "axis": one(axis, len(shape), "repeat")}
 
 
 def _each_again(shape: tuple[int, ...], count: int, axis: int) -> Form:
@@ -270,7 +273,7 @@ def repeat(x: Any, repeats: Any, /, axis: int | None = None) -> Any:
 
 
 def _tiles(shape: tuple[int, ...], reps: Any) -> dict[str, Any]:
-    return {"reps": tuple(map(operator.index, reps))}
+    return {"reps": tuple(whole(r, "tile: repetitions", "tile(x, 2)") for r in reps)}
 
 
 def _tiled(shape: tuple[int, ...], reps: tuple[int, ...]) -> Form:
@@ -289,7 +292,7 @@ def tile(x: Any, repetitions: Any, /) -> Any:
     """The whole array, ``repetitions`` times along each dimension."""
     reps = tuple(repetitions) if isinstance(repetitions, (tuple, list)) else (repetitions,)
     reps = (1,) * (x.ndim - len(reps)) + reps
-    if any(operator.index(r) < 0 for r in reps):
+    if any(whole(r, "tile: repetitions", "tile(x, 2)") < 0 for r in reps):
         raise ArgumentError(f"tile: repetitions are 0 or more; got {repetitions}.", "0 for an empty array")
     return _tile(reshape(x, (1,) * (len(reps) - x.ndim) + x.shape), reps)
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import ml_dtypes
 import numpy as np
 
-from spmdx.dtypes import NUMERIC, DType, bfloat16, of, promoted
+from spmdx.dtypes import NUMERIC, DType, bfloat16, checked, of, promoted
 from spmdx.errors import ArgumentError, DtypeError
 
 _FAMILIES = {
@@ -23,7 +23,7 @@ _FAMILIES = {
 
 def can_cast(from_: Any, to: Any, /) -> bool:
     """True if promotion may turn the first dtype (or an array's) into the second."""
-    source, target = of(from_), np.dtype(to)
+    source, target = of(from_), checked(to)
     if bfloat16 in (source, target):
         return bool(promoted(source, target) == target)
     return np.can_cast(source, target)
@@ -32,14 +32,14 @@ def can_cast(from_: Any, to: Any, /) -> bool:
 def isdtype(dtype: Any, kind: Any) -> bool:
     """True if a dtype is of a kind: a dtype, one of the standard's words ("bool", "signed integer",
     "unsigned integer", "integral", "real floating", "complex floating", "numeric"), or a tuple of these."""
-    found = np.dtype(dtype)
+    found = checked(dtype)
     if isinstance(kind, tuple):
         return any(isdtype(found, k) for k in kind)
     if isinstance(kind, str):
         if kind not in _FAMILIES:
             raise ArgumentError(f"{kind!r} is not a kind of dtypes.", f"one of {', '.join(map(repr, _FAMILIES))}")
         return found.kind in _FAMILIES[kind]
-    return bool(found == np.dtype(kind))
+    return bool(found == checked(kind))
 
 
 class FloatInfo(NamedTuple):

@@ -29,7 +29,7 @@ from spmdx.tape import Rule, Watched
 
 def compress(x: Array, mask: Any) -> Array:
     """The elements of x where the mask is true, in C order; the mask covers the first dimensions of x."""
-    mask = mask if isinstance(mask, Array) else constant(np.asarray(mask), x.mesh)
+    mask = mask if isinstance(mask, Array) else constant(mask, x.mesh)
     x, mask = together("mask", x, mask)
     if mask.ndim > x.ndim or mask.shape != x.shape[: mask.ndim]:
         raise BoundsError(
@@ -88,7 +88,7 @@ def nonzero(x: Any, mesh: Mesh | None = None) -> tuple[Array, ...]:
     Raises:
         ShapeError: a 0-d array.
     """
-    x = x if isinstance(x, Array) else constant(np.asarray(x), mesh or default_mesh())
+    x = x if isinstance(x, Array) else constant(x, mesh or default_mesh())
     if x.ndim == 0:
         raise ShapeError("nonzero: a 0-d array has no indices.", "nonzero(x[None]), or bool(x)")
     [x] = _aligned([x], x.ndim)

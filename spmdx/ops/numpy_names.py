@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 
 from spmdx.array import Array
+from spmdx.dtypes import read
 from spmdx.errors import ArgumentError, ShapeError
 from spmdx.op import constants
 from spmdx.ops import elementwise as e
-from spmdx.ops.axes import one
+from spmdx.ops.axes import one, whole
 from spmdx.ops.diagonal import diagonal_of, on_diagonal
 from spmdx.ops.join import concat, flip, pad, promoted, split, stack, unstack
 from spmdx.ops.kinds import finfo
@@ -28,7 +29,7 @@ concatenate = concat
 
 def _arrays(name: str, *values: Any) -> list[Array]:
     """The values as Arrays: numbers and NumPy arrays are constants on the mesh of the others."""
-    return list(constants(tuple(x if isinstance(x, Array) else np.asarray(x) for x in values), name))
+    return list(constants(tuple(x if isinstance(x, Array) else read(x) for x in values), name))
 
 
 def _finished(name: str, *values: Any) -> list[Any]:
@@ -84,7 +85,7 @@ def array_split(x: Array, indices_or_sections: Any, /, axis: int = 0) -> list[Ar
     """:func:`split` into parts that need not be equal: the first ones have one element more."""
     if isinstance(indices_or_sections, (tuple, list, np.ndarray)):
         return split(x, indices_or_sections, axis)
-    parts = int(indices_or_sections)
+    parts = whole(indices_or_sections, "array_split: the number of parts", "array_split(x, 2)")
     if parts < 1:
         raise ArgumentError(f"array_split: {parts} parts.", "1 or more")
     few, more = divmod(x.shape[one(axis, x.ndim, "array_split")], parts)

@@ -97,7 +97,18 @@ def _contains(x: Array, value: Any) -> bool:
 
 def _format(x: Array, form: str) -> str:
     """f"{x}" is str(x), which never communicates; f"{loss:.3f}" is of the global value, as float(loss)."""
-    return format(place.item(x), form) if form and not x.ndim else object.__format__(x, form)
+    if not form:
+        return str(x)
+    if x.ndim:
+        raise DtypeError(
+            f"{form!r} writes one number, and this array has shape {x.shape}.",
+            f"np.array2string(x.numpy(), precision=3), or x[{', '.join('0' * x.ndim)}] for one of them",
+        )
+    try:
+        format(np.zeros((), x.dtype).item(), form)  # what no number is written by fails before anything is sent
+    except ValueError as error:
+        raise ArgumentError(f"{error}.", 'f"{x:.3f}"') from None
+    return format(place.item(x), form)
 
 
 def _setitem(x: Array, key: Any, value: Any, /) -> None:

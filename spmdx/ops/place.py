@@ -95,14 +95,14 @@ def asarray(
         PlacementError: a placement that does not fit.
     """
     if isinstance(value, Array):
-        made = value if dtype is None or np.dtype(dtype) == value.dtype else value.astype(dtype)
+        made = value if dtype is None else value.astype(dtype)
         if mesh is not None and mesh is not made.mesh:
             raise MeshError(f"the array lies on {made.mesh!r}, not {mesh!r}.", "x.to(mesh, placement)")
         return made if placement is None else made.redistribute(placement)
     if isinstance(value, (list, tuple)) and any(isinstance(v, Array) for v in value):
         raise DtypeError("asarray takes numbers and NumPy arrays, not a sequence of Arrays.", "sx.stack(arrays)")
     xp = memory.of(value) if hasattr(value, "__cuda_array_interface__") else np
-    whole = xp.asarray(value, dtype=dtype)
+    whole = dtypes.read(value, dtype, xp.asarray)
     whole = _readable(whole, dtypes.checked(whole.dtype))
     spec = spec_for(whole.shape, whole.dtype, mesh, placement, device)
     check.same(spec.mesh, "asarray", whole)

@@ -51,8 +51,9 @@ def _not_empty(name: str, shape: tuple[int, ...], axis: Any, keepdims: Any) -> M
 
 
 def some(name: str, shape: tuple[int, ...], axis: tuple[int, ...]) -> None:
-    """Raise a ShapeError if a reduction that has no identity would be of no elements."""
-    if 0 in [shape[d] for d in axis] and math.prod(left(shape, axis, False)):
+    """Raise a ShapeError if a reduction that has no identity would be of no elements, as NumPy does also where there
+    is none of them to make."""
+    if 0 in [shape[d] for d in axis]:
         raise ShapeError(f"{name} of no elements: shape {shape} over axis {axis}.", f"`if x.size:` around the {name}")
 
 

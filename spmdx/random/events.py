@@ -12,7 +12,7 @@ import numpy as np
 from spmdx.array import Array
 from spmdx.errors import ArgumentError, ShapeError
 from spmdx.mesh import Mesh
-from spmdx.ops.axes import sizes_of
+from spmdx.ops.axes import sizes_of, whole
 from spmdx.ops.place import moved_arrays
 from spmdx.placement import Placement
 from spmdx.plan import plan
@@ -158,7 +158,9 @@ def ball(
         size = on.exp((logs - on.log(total)[..., None]) / power)
         return _narrowed(on.xp.where(on.bernoulli(third.words, n, i, 0.5), size, -size), kind)
 
-    return _whole_events((*sizes_of(shape), int(d)), 1, kind, fill, [], (mesh, placement, device), "ball")
+    return _whole_events(
+        (*sizes_of(shape), whole(d, "ball: d", "d=3")), 1, kind, fill, [], (mesh, placement, device), "ball"
+    )
 
 
 def _whole_events(shape: Shape, events: int, kind: Any, fill: Any, given: Any, where: Where, name: str) -> Array:

@@ -91,6 +91,10 @@ def test_extremes_of_nothing_say_so(function: Callable[..., Any]) -> None:
     x = asarray(values(0, 3), mesh=MESH, placement={"a": Shard(1)})
     with pytest.raises(ValueError, match=r"of no elements: shape \(0, 3\)"):
         function(x, axis=0)
+    assert function(x, axis=1).shape == (0,)
+    for axis in (0, 1, None):  # NumPy's also where there would be none of them
+        with pytest.raises(ValueError, match=r"of no elements: shape \(0, 0\)"):
+            function(x[:, :0], axis=axis)
 
 
 @pytest.mark.parametrize("rank", [0, 1])

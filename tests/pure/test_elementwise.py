@@ -86,6 +86,29 @@ def test_large_operands_on_threads(name: str) -> None:
     kernels.set_threads(threads)
 
 
+@pytest.mark.parametrize("call", [lambda x: x + x, lambda x: x * x, lambda x: x + x[0]])
+def test_large_operands_on_threads_heed_errstate(call: Any) -> None:
+    threads = kernels.threads()
+    kernels.set_threads(3)
+    x = sx.asarray(np.full((2, 2**18), 1.7e308))
+    with np.errstate(over="ignore"):
+        assert np.isinf(call(x).numpy()).all()
+    with np.errstate(over="raise"), pytest.raises(FloatingPointError, match="overflow"):
+        call(x)
+    kernels.set_threads(threads)
+
+
+def test_a_block_is_large_by_its_own_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads are not worth waking for the small blocks of a large array."""
+    asked: list[Any] = []
+    monkeypatch.setattr(sx.add.op, "large", lambda run, x, y: asked.append(x.shape) or run(x, y))
+    mesh = Mesh(("a",), (4,), None, "sim")
+    for n in (2**18 + 4, 2**20 + 4):
+        x = sx.asarray(np.ones(n), mesh=mesh, placement={"a": sx.Shard(0)})
+        _ = x + x
+    assert set(asked) == {(2**18 + 1,)}
+
+
 X = np.array([-2.5, -1, -0.3, 0.0, -0.0, 0.4, 1, 1.5, 2.5, np.inf, -np.inf, np.nan]).astype(BFLOAT16)
 Y = np.array([1, 2, -3, 0.5, 2, 3, -1, 0.25, 2, 1, 1, 1]).astype(BFLOAT16)
 

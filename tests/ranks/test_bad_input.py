@@ -18,6 +18,7 @@ from spmdx.errors import (
     ImpliedMoveError,
     MeshError,
     PlacementError,
+    RangeError,
     RanksDisagree,
     ShapeError,
 )
@@ -27,6 +28,10 @@ ROWS = {"world": sx.Shard(0)}
 
 def rows(*shape: int) -> sx.Array:
     return sx.asarray(np.ones(shape), placement=ROWS)
+
+
+def counts(n: int) -> sx.Array:
+    return sx.asarray(np.ones(n, "uint8"), placement=ROWS)
 
 
 def elsewhere(*shape: int) -> sx.Array:
@@ -118,6 +123,36 @@ CASES: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         PlacementError,
         r'Partial\("sum"\)',
     ),
+    "a number that a dtype does not hold": (lambda: counts(4) + 300, RangeError, r"Write x\.astype\('int16'\) first"),
+    "a number below what a dtype holds": (lambda: counts(4) - 1 + -1, RangeError, r"-1 is beyond uint8"),
+    "a number that no dtype holds": (lambda: rows(4) * 10**400, RangeError, r"Write a number below 1\.8e308"),
+    "a number that does not fit, written": (lambda: counts(4).at[0].set(300), RangeError, "300 holds a number"),
+    "a number that does not fit, filled": (lambda: sx.full(4, 300, "uint8"), RangeError, "a wider dtype"),
+    "a number that does not fit, padded": (lambda: sx.pad(counts(4), 1, constant_values=300), RangeError, "uint8"),
+    "numbers that do not fit": (lambda: sx.asarray([1, 300], "uint8"), RangeError, "a number that uint8 does not"),
+    "rows of different lengths": (lambda: sx.asarray([[1, 2], [3]]), ShapeError, "different lengths"),
+    "rows of different lengths beside an array": (
+        lambda: sx.add(rows(2), [[1, 2], [3]]),
+        ShapeError,
+        "one array for each",
+    ),
+    "a cast to what is no dtype": (lambda: rows(4).astype("foo"), DtypeError, "'foo' is no dtype"),
+    "a cast to a list": (lambda: rows(4).astype([int]), DtypeError, r"\[<class 'int'>\] is no dtype"),
+    "zeros of what is no dtype": (lambda: sx.zeros(4, "foo"), DtypeError, "or another dtype's name"),
+    "a sum in what is no dtype": (lambda: rows(4).sum(dtype="foo"), DtypeError, "'foo' is no dtype"),
+    "a text of numbers": (lambda: sx.asarray(["a"], float), DtypeError, "numbers that float64 takes"),
+    "a roll by half": (lambda: sx.roll(rows(4), 1.5), DtypeError, "a whole number; got float 1.5"),
+    "an axis that is half": (lambda: sx.sum(rows(4), axis=0.5), DtypeError, r"Write axis=0"),
+    "a split in halves": (lambda: sx.split(rows(4), 2.0), DtypeError, r"Write split\(x, 2\)"),
+    "a pad of half": (lambda: sx.pad(rows(4), 1.5), DtypeError, r"Write pad\(x, 1\)"),
+    "tiles and a half": (lambda: sx.tile(rows(4), 1.5), DtypeError, r"Write tile\(x, 2\)"),
+    "a diagonal and a half": (lambda: sx.tril(rows(4, 4), 0.5), DtypeError, r"Write k=0"),
+    "points and a half": (lambda: sx.linspace(0, 1, 2.5), DtypeError, r"Write num=50"),
+    "a matrix as a number": (lambda: f"{rows(4, 3):.3f}", DtypeError, r"np\.array2string.*x\[0, 0\]"),
+    "a number as none is written": (lambda: f"{sx.sum(rows(4)):q}", ArgumentError, r"Unknown format code 'q'"),
+    "a condition alone": (lambda: sx.where(rows(4) > 0), ArgumentError, r"or nonzero\(condition\)"),
+    "a condition and one value": (lambda: sx.where(rows(4) > 0, rows(4)), ArgumentError, r"where\(condition, x, y\)"),
+    "the greatest of none, and none of them": (lambda: sx.argmax(rows(0, 0), 1), ShapeError, "no elements"),
     "an array of objects": (lambda: sx.asarray([1], dtype=object), DtypeError, "numbers and bools"),
     "dates": (lambda: sx.asarray(np.array(["2020"], "datetime64[D]")), DtypeError, "numbers and bools"),
     "a cast to objects": (lambda: rows(4).astype(object), DtypeError, "numbers and bools"),
