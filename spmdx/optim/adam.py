@@ -14,6 +14,7 @@ from spmdx.optim.base import (
     Numbers,
     Rate,
     chosen,
+    flat,
     needed,
     none_taken,
     rate_at,
@@ -30,7 +31,11 @@ class AdamState(NamedTuple):
 
 
 def adam(rate: Rate, b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8) -> GradientTransformation:
-    """Adam (Kingma and Ba, 2015)."""
+    """Adam (Kingma and Ba, 2015).
+
+    Args:
+        rate, b1, b2, eps: as :func:`adamw`'s.
+    """
     return adamw(rate, b1, b2, eps, 0.0)
 
 
@@ -47,6 +52,9 @@ def adamw(
 
     Args:
         rate: a number, or a schedule.
+        b1, b2: what the running means of gradients and of their squares keep of themselves at each step.
+        eps: added to the root, so that nothing is divided by 0.
+        weight_decay: times the rate, the share of itself that a parameter loses at each step.
         mask: which parameters decay, as ``lambda params: tree.map(lambda p: p.ndim > 1, params)``.
 
     Communicates nothing where gradients, state and parameters lie alike.
@@ -65,7 +73,7 @@ def adamw(
             params = needed(params, "adamw with weight_decay")
         others = (state.mean, state.square, *((params, chosen(mask, params)) if weight_decay else ()))
 
-        leaves, treedef = tree.flatten(grads)
+        leaves, treedef = flat(grads)
         beside = [tree.match(t, treedef, "a tree beside the gradients") for t in others]
         taken, given = [], []
         for g, m, v, *rest in zip(leaves, *beside):

@@ -13,7 +13,7 @@ from spmdx import context, tree
 from spmdx.array import Array
 from spmdx.decide import default_mesh
 from spmdx.dtypes import NARROW, float32
-from spmdx.errors import ArgumentError
+from spmdx.errors import ArgumentError, DtypeError
 from spmdx.mesh import Mesh
 from spmdx.ops.create import full, zeros_like
 from spmdx.ops.place import redistribute
@@ -70,7 +70,7 @@ def apply_updates(params: Any, updates: Any) -> Any:
     Where updates are divided and parameters are not (an optimizer state that a plan divides), the sums are made of
     the pieces and gathered, all in one message.
     """
-    leaves, treedef = tree.flatten(params)
+    leaves, treedef = flat(params)
     sums = [(p + u).astype(p.dtype) for p, u in zip(leaves, tree.match(updates, treedef, "the tree of updates"))]
     for mesh in dict.fromkeys(p.mesh for p, s in zip(leaves, sums) if s.spec is not p.spec):
         away = [i for i, p in enumerate(leaves) if p.mesh is mesh and sums[i].spec is not p.spec]
@@ -117,9 +117,22 @@ def partition(transforms: dict[str, GradientTransformation], labels: Any) -> Gra
 # What the optimizers share
 
 
+def flat(values: Any) -> tuple[list[Array], tree.TreeDef]:
+    """The leaves of parameters or gradients, which are Arrays, and the structure."""
+    leaves, treedef = tree.flatten(values)
+    for path, x in zip(tree.paths(values), leaves) if not all(isinstance(x, Array) for x in leaves) else ():
+        if not isinstance(x, Array):
+            raise DtypeError(
+                f"optimizers take parameters and gradients that are Arrays; {path or 'this one'} is a "
+                f"{type(x).__name__}.",
+                "sx.asarray(value, mesh=mesh, placement=placement) in its place; sx.grad gives gradients so",
+            )
+    return leaves, treedef
+
+
 def slots(params: Any) -> Any:
     """Zeros placed as the parameters, or as the running plan places state; in float32 for those of half width."""
-    leaves, treedef = tree.flatten(params)
+    leaves, treedef = flat(params)
     running = context.get().plan
     return tree.unflatten(
         treedef,
@@ -136,7 +149,7 @@ def slots(params: Any) -> Any:
 
 def none_taken(params: Any) -> Array:
     """The number of steps taken at the start: 0, on the parameters' mesh (the default mesh, if they have several)."""
-    meshes: list[Mesh] = list(dict.fromkeys(p.mesh for p in tree.leaves(params)))
+    meshes: list[Mesh] = list(dict.fromkeys(p.mesh for p in flat(params)[0]))
     return full((), 0, dtype=np.int64, mesh=meshes[0] if len(meshes) == 1 else default_mesh())
 
 
@@ -164,10 +177,15 @@ class Numbers:
 
 def mapped(count: int, function: Callable[..., Any], first: Any, *rest: Any) -> tuple[Any, ...]:
     """``function``, which returns ``count`` values, over trees shaped as ``first``: a tree of each."""
-    leaves, treedef = tree.flatten(first)
+    leaves, treedef = flat(first)
     others = [tree.match(t, treedef, "a tree beside the gradients") for t in rest]
     found = [function(*xs) for xs in zip(leaves, *others)]
     return tuple(tree.unflatten(treedef, [values[i] for values in found]) for i in range(count))
+
+
+def each(function: Callable[..., Any], first: Any, *rest: Any) -> Any:
+    """The tree of what ``function`` returns, over trees shaped as ``first``."""
+    return mapped(1, lambda *xs: (function(*xs),), first, *rest)[0]
 
 
 def chosen(mask: Mask, params: Any) -> Any:

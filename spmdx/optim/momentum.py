@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from spmdx import tree
 from spmdx.array import Array
 from spmdx.ops import elementwise as e
 from spmdx.ops.update import _mix
-from spmdx.optim.base import GradientTransformation, Mask, Rate, chain, mapped, slots
+from spmdx.optim.base import GradientTransformation, Mask, Rate, chain, each, mapped, slots
 from spmdx.optim.steps import add_decayed_weights, scale_by_learning_rate
 
 
@@ -22,8 +21,8 @@ def momentum(decay: float = 0.9, nesterov: bool = False) -> GradientTransformati
     """A step to chain: v = decay v + g; v itself, or g + decay v in Nesterov's form (Sutskever and others, 2013)."""
 
     def update(grads: Any, state: Velocity, params: Any = None) -> tuple[Any, Velocity]:
-        velocity = tree.map(lambda v, g: _mix(v, decay, g, 1.0), state.velocity, grads)
-        moved = tree.map(lambda g, v: _mix(g, 1.0, v, decay), grads, velocity) if nesterov else velocity
+        velocity = each(lambda g, v: _mix(v, decay, g, 1.0), grads, state.velocity)
+        moved = each(lambda g, v: _mix(g, 1.0, v, decay), grads, velocity) if nesterov else velocity
         return moved, Velocity(velocity)
 
     return GradientTransformation(lambda params: Velocity(slots(params)), update)
@@ -32,7 +31,13 @@ def momentum(decay: float = 0.9, nesterov: bool = False) -> GradientTransformati
 def sgd(
     rate: Rate, momentum_decay: float = 0.0, nesterov: bool = False, weight_decay: float = 0.0, mask: Mask = None
 ) -> GradientTransformation:
-    """Gradient descent by torch's formula: weight decay is added to the gradient, then momentum, then the rate."""
+    """Gradient descent by torch's formula: weight decay is added to the gradient, then momentum, then the rate.
+
+    Args:
+        rate: a number, or a schedule.
+        momentum_decay, nesterov: as :func:`momentum`'s; 0 for none.
+        weight_decay, mask: as :func:`add_decayed_weights`'s; 0 for none.
+    """
     steps = [add_decayed_weights(weight_decay, mask)] if weight_decay else []
     steps += [momentum(momentum_decay, nesterov)] if momentum_decay else []
     return chain(*steps, scale_by_learning_rate(rate))
@@ -52,7 +57,13 @@ def _signs(b1: float, b2: float) -> GradientTransformation:
 def lion(
     rate: Rate, b1: float = 0.9, b2: float = 0.99, weight_decay: float = 0.0, mask: Mask = None
 ) -> GradientTransformation:
-    """-rate (sign(b1 m + (1 - b1) g) + weight_decay p), then m = b2 m + (1 - b2) g (Chen and others, "Lion", 2023)."""
+    """-rate (sign(b1 m + (1 - b1) g) + weight_decay p), then m = b2 m + (1 - b2) g (Chen and others, "Lion", 2023).
+
+    Args:
+        rate: a number, or a schedule.
+        b1, b2: how much of the running mean m is in the step, and stays in the mean.
+        weight_decay, mask: as :func:`adamw`'s.
+    """
     decay = [add_decayed_weights(weight_decay, mask)] if weight_decay else []
     return chain(_signs(b1, b2), *decay, scale_by_learning_rate(rate))
 

@@ -11,7 +11,7 @@ from spmdx.ops.moments import vector_norm
 from spmdx.ops.place import redistribute
 from spmdx.ops.update import _mix
 from spmdx.optim.adam import adamw
-from spmdx.optim.base import GradientTransformation, Rate, chain, partition, slots
+from spmdx.optim.base import GradientTransformation, Rate, chain, each, partition, slots
 from spmdx.optim.momentum import Velocity
 from spmdx.optim.steps import add_decayed_weights, scale_by_learning_rate
 from spmdx.spec import WHOLE
@@ -21,7 +21,12 @@ QUINTIC = (3.4445, -4.7750, 2.0315)  # steepest at 0: singular values end betwee
 
 def orthogonal(x: Array, steps: int = 5, coefficients: Sequence[float] = QUINTIC) -> Array:
     """A matrix (or a stack of them) with x's singular vectors and singular values near 1: iterations of Newton and
-    Schulz, x = a x + b (x x.T) x + c (x x.T)**2 x. Only products: no decomposition."""
+    Schulz, x = a x + b (x x.T) x + c (x x.T)**2 x. Only products: no decomposition.
+
+    Args:
+        steps: how many iterations.
+        coefficients: a, b and c.
+    """
     a, b, c = coefficients
     wide = x.shape[-2] <= x.shape[-1]
     y = x if wide else x.mT
@@ -43,11 +48,17 @@ def _whole(matrices: list[Array]) -> list[Array]:
 
 def scale_by_muon(decay: float = 0.95, nesterov: bool = True, steps: int = 5) -> GradientTransformation:
     """A step to chain, for matrices alone: the running mean of gradients, made orthogonal, times
-    sqrt(max(1, rows / columns)). Divided matrices are gathered, all in one message."""
+    sqrt(max(1, rows / columns)). Divided matrices are gathered, all in one message.
+
+    Args:
+        decay: what the running mean keeps of itself at each step.
+        nesterov: the gradient once more in what is made orthogonal, as in :func:`momentum`.
+        steps: as :func:`orthogonal`'s.
+    """
 
     def update(grads: Any, state: Velocity, params: Any = None) -> tuple[Any, Velocity]:
-        mean = tree.map(lambda v, g: _mix(v, decay, g, 1 - decay), state.velocity, grads)
-        moved = tree.map(lambda g, v: _mix(g, 1 - decay, v, decay), grads, mean) if nesterov else mean
+        mean = each(lambda g, v: _mix(v, decay, g, 1 - decay), grads, state.velocity)
+        moved = each(lambda g, v: _mix(g, 1 - decay, v, decay), grads, mean) if nesterov else mean
         leaves, treedef = tree.flatten(moved)
         if not leaves:
             return moved, Velocity(mean)
@@ -75,6 +86,7 @@ def muon(
 
     Args:
         rate, weight_decay: of the matrices (``weight_decay`` of both).
+        decay, nesterov, steps: as :func:`scale_by_muon`'s.
         adam_rate: of the others.
         matrices: which parameters are matrices to it: a pytree of bools, or a function of params that returns one;
             all with two dimensions if left out. Embeddings are better left to AdamW.

@@ -17,7 +17,8 @@ from spmdx.optim.base import (
     Numbers,
     Rate,
     chosen,
-    mapped,
+    each,
+    flat,
     needed,
     none_taken,
     rate_at,
@@ -27,7 +28,7 @@ from spmdx.optim.base import (
 
 def scale(factor: float) -> GradientTransformation:
     """Everything times a number."""
-    return stateless(lambda grads, params: tree.map(lambda g: g * factor, grads))
+    return stateless(lambda grads, params: each(lambda g: g * factor, grads))
 
 
 def scale_by_learning_rate(rate: Rate) -> GradientTransformation:
@@ -35,7 +36,7 @@ def scale_by_learning_rate(rate: Rate) -> GradientTransformation:
 
     def update(grads: Any, state: Counted, params: Any = None) -> tuple[Any, Counted]:
         numbers = Numbers(-rate_at(rate, state.steps))
-        return tree.map(lambda g: g * numbers.of(g.dtype)[0], grads), Counted(state.steps + 1)
+        return each(lambda g: g * numbers.of(g.dtype)[0], grads), Counted(state.steps + 1)
 
     return GradientTransformation(lambda params: Counted(none_taken(params)), update)
 
@@ -45,14 +46,14 @@ def add_decayed_weights(decay: float, mask: Mask = None) -> GradientTransformati
 
     def update(grads: Any, params: Any) -> Any:
         where = chosen(mask, needed(params, "weight decay"))
-        return tree.map(lambda g, p, yes: _mix(g, 1.0, p, decay) if yes else g, grads, params, where)
+        return each(lambda g, p, yes: _mix(g, 1.0, p, decay) if yes else g, grads, params, where)
 
     return stateless(update)
 
 
 def global_norm(values: Any) -> Array:
     """The square root of the sum of the squares of all elements of a pytree: one all-reduce of one number at most."""
-    squares = [_square_sum(settled(x)) for x in tree.leaves(values)]
+    squares = [_square_sum(settled(x)) for x in flat(values)[0]]
     if not squares:
         raise ArgumentError("the norm of no arrays is asked for.", "a pytree with arrays in it")
     total = squares[0]
@@ -70,14 +71,14 @@ def clip_by_global_norm(most: float) -> GradientTransformation:
             return grads
         norm = global_norm(grads)
         numbers = Numbers(e.where(norm > most, most / norm, 1.0))
-        return tree.map(lambda g: g * numbers.of(g.dtype)[0], grads)
+        return each(lambda g: g * numbers.of(g.dtype)[0], grads)
 
     return stateless(update)
 
 
 def clip(most: float) -> GradientTransformation:
     """Every element clipped to [-most, most]."""
-    return stateless(lambda grads, params: mapped(1, lambda g: (e.clip(g, -most, most),), grads)[0])
+    return stateless(lambda grads, params: each(lambda g: e.clip(g, -most, most), grads))
 
 
 __all__ = ["add_decayed_weights", "clip", "clip_by_global_norm", "global_norm", "scale", "scale_by_learning_rate"]

@@ -280,6 +280,28 @@ def test_decay_without_parameters_says_what_to_write() -> None:
         optimizer.update(params, optimizer.init(params))
 
 
+@pytest.mark.parametrize("name", CASES)
+def test_arrays_of_numpys_say_what_to_write(name: str) -> None:
+    """Of gradients and of parameters, in every optimizer: by their paths."""
+    optimizer, _ = CASES[name]
+    params = put(drawn(0), "first")
+    state = optimizer.init(params)
+    for wrong in (lambda: optimizer.update(drawn(1), state, params), lambda: optimizer.init(drawn(0))):
+        with pytest.raises(sx.errors.DtypeError, match=r"(bias|tall) is a ndarray.\n  Write sx\.asarray\(value"):
+            wrong()
+    with pytest.raises(sx.errors.DtypeError, match="bias is a ndarray"):
+        optim.apply_updates(drawn(0), params)
+
+
+@pytest.mark.parametrize("name", [n for n in CASES if n != "sgd"])
+def test_other_gradients_than_parameters_say_so(name: str) -> None:
+    optimizer, _ = CASES[name]
+    params = put(drawn(0), "first")
+    grads = {k: v for k, v in params.items() if k != "bias"}
+    with pytest.raises(sx.SpmdxError, match="Write"):
+        optimizer.update(grads, optimizer.init(params), params)
+
+
 def test_muon_makes_matrices_orthogonal() -> None:
     """Singular values within 0.35 of 1, for a matrix of condition 30."""
     draw = np.random.default_rng(0)
