@@ -313,7 +313,7 @@ def _bound(value: Any, name: str, kind: np.dtype[Any], less: int, mesh: Mesh | N
             raise _misfit(name, f"{value.dtype.name} array", kind, f"{name}.astype({kind.name})")
         value = value if value.dtype == kind else value.astype(kind)
         return value - less if less else value
-    block = np.asarray(value)
+    block = dtypes.read(value)
     if block.dtype.kind not in "iu" and not (type(value) is int and block.dtype.kind == "O"):
         raise DtypeError(f"{name} is an integer; got {type(value).__name__} {value!r}.", f"{name}=10")
     limits = np.iinfo(kind)

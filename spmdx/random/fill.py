@@ -41,6 +41,13 @@ CONDITIONS: dict[str, tuple[str, Callable[[Any], Any], str]] = {
     "mean": ("from 0 to 2**60", lambda v: (v >= 0) & (v <= 2.0**60), "1.0"),
     "count": ("a whole number from 0 to 2**53", lambda v: (v >= 0) & (v <= 2.0**53) & (v == v // 1), "10"),
 }
+# What to write for a parameter whose value depends on another's.
+BESIDE = {
+    "low": "low=0.0, high=1.0",
+    "high": "high=low + 1.0",
+    "lower": "lower=-2.0, upper=2.0",
+    "upper": "lower=-2.0, upper=2.0",
+}
 
 
 def words_of(key: Key) -> Any:
@@ -82,7 +89,7 @@ def parameter(value: Any, name: str, condition: str, dtype: np.dtype[Any], mesh:
     if not isinstance(value, (Array, np.ndarray, list, tuple)):
         return _number(value, name, condition, dtype)
     if not isinstance(value, Array):
-        block = np.asarray(value)
+        block = dtypes.read(value)
         if block.ndim == 0:
             return _number(block[()], name, condition, dtype)
         value = constant(block, mesh if mesh is not None else default_mesh())
@@ -94,17 +101,20 @@ def parameter(value: Any, name: str, condition: str, dtype: np.dtype[Any], mesh:
 
 def _number(value: Any, name: str, condition: str, dtype: np.dtype[Any]) -> float:
     text, test, example = CONDITIONS[condition]
+    line = BESIDE.get(name) or f"{name}={example}"
     try:
         number = float(value)
     except (TypeError, ValueError):
-        raise DtypeError(f"{name} is a number; got {type(value).__name__} {value!r}.", f"{name}={example}") from None
+        raise DtypeError(f"{name} is a number; got {type(value).__name__} {value!r}.", line) from None
+    except OverflowError:
+        raise ArgumentError(f"{name} is beyond the numbers of {dtype.name}.", line) from None
     if dtype.itemsize < 8:
         with np.errstate(over="ignore"):
             number = float(dtype.type(number))
     if not test(number):
         if math.isinf(number) and math.isfinite(float(value)):
-            raise ArgumentError(f"{name}={value} is not finite in {dtype.name}.", f"{name}={example}")
-        raise ArgumentError(f"{name} is {text}; got {name}={value}.", f"{name}={example}")
+            raise ArgumentError(f"{name}={value} is not finite in {dtype.name}.", line)
+        raise ArgumentError(f"{name} is {text}; got {name}={value}.", line)
     return number
 
 
