@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from spmdx.array import Array
 from spmdx.autodiff import custom_vjp, vjp
 from spmdx.dtypes import NARROW, float32
-from spmdx.errors import ArgumentError, BoundsError, DtypeError, ShapeError
+from spmdx.errors import ArgumentError, DtypeError, ShapeError
 from spmdx.ops import elementwise as e
-from spmdx.ops.likelihood import _cross_entropy_back, _sum_exp
+from spmdx.ops.likelihood import _cross_entropy_back, _from_zero, _sum_exp
 from spmdx.ops.moments import logsumexp
 from spmdx.ops.neural import settled, settled_together
 from spmdx.ops.place import asarray
@@ -46,21 +44,10 @@ def cross_entropy(logits: Array, labels: Any, *, smoothing: float = 0.0) -> Arra
             f"cross_entropy of logits {logits.shape} and labels {labels.shape}.",
             "logits[..., classes] and labels[...] with the same leading dimensions",
         )
-    _not_negative(labels, logits.shape[-1])
+    if labels.dtype.kind == "i":
+        labels = _from_zero(labels, logits.shape[-1])
     found: Array = _cross_entropy(settled(logits), labels, smoothing)
     return found
-
-
-def _not_negative(labels: Array, classes: int) -> None:
-    """An index may count from the end, and a label may not: -1 would quietly be the last class."""
-    if labels.dtype.kind != "i" or type(labels) is not Array or labels.spec.partial:
-        return
-    for block in labels._block if isinstance(labels._block, tuple) else (labels._block,):
-        if isinstance(block, np.ndarray) and block.size and (least := int(block.min())) < 0:
-            raise BoundsError(
-                f"label {least} is out of range for {classes} classes.",
-                "cross_entropy(logits, labels.clip(0)) * (labels >= 0) to leave some out",
-            )
 
 
 def _loss(x: Array, total: Array, labels: Array, smoothing: float) -> Array:

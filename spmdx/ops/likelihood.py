@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from spmdx.decide import Bounds
+from spmdx.errors import BoundsError
 from spmdx.op import op
 from spmdx.ops.neural import wide
 from spmdx.ops.scatter import locate
@@ -18,6 +19,18 @@ ROWS = 1 << 18  # scores of a block of rows, at most, so that they stay in the c
 
 def _rows(x: Any, n: int) -> Any:
     return np.ascontiguousarray(x).reshape(-1, n) if x.size else np.empty((math.prod(x.shape[:-1]), n), x.dtype)
+
+
+@op("... -> ...")
+def _from_zero(xp: Any, labels: Any, classes: int) -> Any:
+    """Labels, none of them negative: an index may count from the end, and a label of -1 would quietly be the last
+    class."""
+    if isinstance(labels, np.ndarray) and labels.size and (least := int(labels.min())) < 0:
+        raise BoundsError(
+            f"label {least} is out of range for {classes} classes.",
+            "cross_entropy(logits, labels.clip(0)) * (labels >= 0) to leave some out",
+        )
+    return labels
 
 
 @op("... v, ... -> ...")

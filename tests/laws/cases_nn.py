@@ -140,6 +140,7 @@ for shape in ((5, 4), (0, 3), (3,)):
 
 logits, labels = values(5, 7), np.array([0, 6, 3, 3, 1])
 CASES += [
+    Case("from_zero", lambda i: likelihood._from_zero(i, 7), lambda i: i, (labels,)),
     Case("sum_exp", likelihood._sum_exp, lambda x, t: np.exp(x - t[..., None]).sum(-1), (logits, values(5)), CLOSE),
     Case("sum_exp", likelihood._sum_exp, lambda x, t: np.exp(x).sum(-1), (values(3, 0), values(3)), CLOSE),
     Case("sum_exp", likelihood._sum_exp, lambda x, t: t, (values(0, 3), values(0)), CLOSE),

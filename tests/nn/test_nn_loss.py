@@ -15,7 +15,9 @@ from helpers import FOUR, TWO, close, draw, everywhere, gradients, put, slope, v
 
 import spmdx as sx
 from spmdx import nn
+from spmdx.later import made
 from spmdx.plans import Plan
+from spmdx.runtime.pending import Coming
 
 LOGITS, LABELS = draw(3, 2, 7), np.array([[0, 6], [3, 3], [1, 5]])
 
@@ -89,6 +91,31 @@ def test_half_width_counts_in_float32() -> None:
 def test_labels_that_do_not_fit(labels: Any, words: str) -> None:
     with pytest.raises(sx.SpmdxError, match=words):
         nn.cross_entropy(put(LOGITS), labels)
+
+
+@pytest.mark.parametrize("way", ["vmap", "on their way", "partial", "int8"])
+def test_negative_labels_are_seen_however_they_come(way: str) -> None:
+    labels = np.array([[0, 6], [3, -2], [1, 5]])
+    logits, given = put(LOGITS, TWO), put(labels, TWO)
+    if way == "partial":
+        given = put(labels, TWO, a=sx.Partial("sum"))
+    elif way == "on their way":
+        given = made(Coming(Done(given._block), 0, lambda block: block), given.spec)
+    elif way == "int8":
+        given = given.astype("int8")
+    loss = sx.vmap(nn.cross_entropy) if way == "vmap" else nn.cross_entropy
+    with pytest.raises(sx.errors.BoundsError, match="label -2 is out of range"):
+        loss(logits, given)
+
+
+class Done:
+    """A collective that is done."""
+
+    def __init__(self, block: Any) -> None:
+        self.block = block
+
+    def wait(self) -> list[Any]:
+        return [self.block]
 
 
 def test_logits_and_smoothing_that_do_not_fit() -> None:
