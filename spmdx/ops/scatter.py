@@ -304,13 +304,17 @@ def _put_with_back(
     if i == 0:
         return g * put_with((ones_like(x), values, *indices), how=how, **where)
     # All other factors of the element: the product over the value; or, where the value is 0, of what is not, if it is
-    # the only 0. The product of the zeros is one for the derivatives of this.
+    # the only 0, and that times the other 0 if there are two. The product of the zeros, and the other 0, are for the
+    # derivatives of this.
     none = values == 0
     rest = put_with((x, e.where(none, 1, values), *indices), how=how, **where)
     zeros = put_with((ones_like(x), e.where(none, values, 1), *indices), how=how, **where)
     many = accumulate((template(x), none.astype(x.dtype), *indices), **where)
-    rest, zeros, many = (gather((a, *indices), **where) for a in (rest, zeros, many))
-    others = e.where(none, e.where(many == 1, rest, 0), rest / e.where(none, 1, values) * zeros)
+    own = e.where(none, values, 0)
+    pair = accumulate((template(x), own, *indices), **where)
+    rest, zeros, many, pair = (gather((a, *indices), **where) for a in (rest, zeros, many, pair))
+    of_zero = rest * e.where(many == 1, 1, e.where(many == 2, pair - own, 0))
+    others = e.where(none, of_zero, rest / e.where(none, 1, values) * zeros)
     return gather((g, *indices), **where) * others
 
 

@@ -50,6 +50,22 @@ def test_jacobians(mesh: sx.Mesh) -> None:
         close(np.einsum("ijkl,kl->ij", rows.numpy(), V), differences(oracle, X, V), 1e-8)
 
 
+@pytest.mark.parametrize("placement", [{}, {"a": sx.Shard(0)}])
+@pytest.mark.parametrize("zeros", [(), (0,), (0, 1), (0, 1, 2)])
+def test_second_derivatives_of_products_of_one_element(zeros: Any, placement: Any) -> None:
+    """Exact: x v0 v1 v2, of which some are 0."""
+    values = np.array([2.0, 3.0, 5.0])
+    values[list(zeros)] = 0.0
+    x = sx.asarray(np.array([7.0, 1.0]), mesh=sx.make_mesh({"a": 2}, device="sim"), placement=placement)
+
+    def product(v: Any) -> Any:
+        return sx.sum(x.at[np.zeros(3, int)].multiply(v))
+
+    a, b, c = values
+    exact(sx.grad(product)(sx.asarray(values, mesh=x.mesh)), 7 * np.array([b * c, a * c, a * b]))
+    exact(sx.hessian(product)(sx.asarray(values, mesh=x.mesh)), 7 * np.array([[0, c, b], [c, 0, a], [b, a, 0]]))
+
+
 @in_each_world
 def test_hessian(mesh: sx.Mesh) -> None:
     def loss(x: Any) -> Any:
