@@ -205,6 +205,8 @@ def rope_table(positions: Any, dim: int, *, base: float = 10000.0, mesh: Any = N
 
     Args:
         positions: how many, or the numbers themselves.
+        dim: of a head: d.
+        base: as :func:`rope`'s.
     """
     if isinstance(positions, (int, np.integer)):
         positions = arange(positions, mesh=mesh)
@@ -220,6 +222,7 @@ def rope(
 
     Args:
         positions: [t] or [..., t]; 0, 1, 2, ... if left out.
+        base: pair i turns by position / base**(2 i / d); not asked for where there is a table.
         table: what :func:`rope_table` made, to make it once for many layers.
         neighbours: turn elements 2i and 2i + 1 together, as the paper; else i and i + d / 2, as in Llama's
             weights.

@@ -33,6 +33,8 @@ def conv1d(
     """Convolution over the last dimension: x [..., in, length], weight [out, in / groups, size], bias [out].
 
     Args:
+        bias: added to every window's sum, or None.
+        stride: from window to window.
         padding: zeros on both sides; a pair (before, after); or "same": as many windows as positions / stride.
         dilation: the distance of the elements of a window.
         groups: the channels are cut in so many groups, each convolved on its own.
@@ -63,6 +65,7 @@ def max_pool(x: Array, size: Size, *, stride: Any = None, padding: Any = 0) -> A
     """The greatest of every window over the last dimensions; as many dimensions as ``size`` has numbers.
 
     Args:
+        size: of a window, along each of these dimensions.
         stride: from window to window; as ``size`` if left out.
         padding: as :func:`conv1d`'s, with what is never the greatest.
     """
@@ -80,7 +83,11 @@ def avg_pool(x: Array, size: Size, *, stride: Any = None, padding: Any = 0) -> A
 
 
 def patchify(x: Array, size: Size) -> Array:
-    """[..., channels, height, width] as [..., patches, channels * rows * columns]: row by row, without overlap."""
+    """[..., channels, height, width] as [..., patches, channels * rows * columns]: row by row, without overlap.
+
+    Args:
+        size: the rows and columns of a patch: one number or two.
+    """
     rows, columns = _each(size, 2, "size")
     *batch, channels, height, width = x.shape
     if height % rows or width % columns:
@@ -96,7 +103,7 @@ def patchify(x: Array, size: Size) -> Array:
 
 
 def unpatchify(x: Array, size: Size, shape: tuple[int, int, int]) -> Array:
-    """The opposite of :func:`patchify`: images of ``shape`` (channels, height, width)."""
+    """The opposite of :func:`patchify` with this ``size``: images of ``shape`` (channels, height, width)."""
     rows, columns = _each(size, 2, "size")
     channels, height, width = shape
     batch, n = x.shape[:-2], x.ndim - 2

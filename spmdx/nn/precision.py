@@ -36,6 +36,9 @@ def all_finite(grads: Any) -> Array:
     return out
 
 
+GREATEST = 2.0**127  # of the powers of two that float32 has
+
+
 class LossScale(NamedTuple):
     """A scale for the loss that adapts (Micikevicius and others, "Mixed precision training", 2018). Pure: ``adjust``
     returns a new one.
@@ -60,7 +63,8 @@ class LossScale(NamedTuple):
         """Halved, not below 1, after a step that was not finite; doubled after ``interval`` good steps in a row."""
         steps = e.where(finite, self.good_steps + 1, 0)
         grown = e.greater_equal(steps, interval)
-        value = e.where(finite, e.where(grown, self.value * 2, self.value), e.maximum(self.value / 2, 1))
+        more = e.minimum(self.value * 2, GREATEST)  # an infinity would never come down again
+        value = e.where(finite, e.where(grown, more, self.value), e.maximum(self.value / 2, 1))
         return LossScale(value, e.where(grown, 0, steps))
 
 
@@ -69,7 +73,7 @@ def _wide(g: Array) -> Array:
 
 
 def loss_scale(initial: float = 2.0**15, mesh: Mesh | None = None) -> LossScale:
-    """A fresh :class:`LossScale`."""
+    """A fresh :class:`LossScale`, which begins with ``initial``."""
     return LossScale(full((), initial, dtype="float32", mesh=mesh), full((), 0, dtype="int64", mesh=mesh))
 
 

@@ -142,6 +142,7 @@ class Plan:
         """What each pattern matches in a pytree of parameters; ``print`` it.
 
         Args:
+            model: parameters, made or to be made.
             names: what a run came by: ``running.used``, of ``with plan.on(mesh) as running``.
         """
         from spmdx.plans.check import check

@@ -147,6 +147,7 @@ def wrap_key_data(data: Any, *, impl: str = PHILOX) -> Any:
 
     Args:
         data: uint32 words, as NumPy has them or as a replicated Array.
+        impl: the generator, as :func:`key`'s.
     """
     words, width = (
         np.asarray(held(data) if isinstance(data, Array) and data.spec.replicated else data),

@@ -12,12 +12,14 @@ from pathlib import Path
 import pages
 import pytest
 
+from spmdx import nn, optim
 from spmdx.runtime.world import launched
 
 pytestmark = pytest.mark.skipif(launched() is not None, reason="the pages start their own ranks")
 MPIEXEC = Path(sys.executable).with_name("mpiexec")
 # Commands of clusters, registries and other environments, which are not run
 ELSEWHERE = re.compile(r"#|module load |(other/bin/)?pip install |srun |python -m venv other|SPMDX_OPENMPI=other ")
+EVERYWHERE = {"x", "mesh", "placement", "device", "dtype", "key", "shape", "axis"}  # mean the same in all functions
 NAMES = [str(page.relative_to(pages.DOCS)) for page in pages.pages()]
 COMMANDS = [(name, *command) for name in NAMES for command in pages.commands((pages.DOCS / name).read_text())]
 
@@ -83,6 +85,18 @@ def test_the_reference_is_complete() -> None:
         assert f":: spmdx.{name}\n" in text or f"``{name}``" in text, name
         if callable(value) and str(getattr(value, "__module__", "")).startswith("spmdx"):
             assert inspect.getdoc(value), f"{name} has no docstring"
+
+
+def test_what_lists_its_arguments_lists_them_all() -> None:
+    """Functions of networks and optimizers: an argument is in the signature's first lines or under Args."""
+    for module in (nn, optim):
+        for name in module.__all__:
+            function = getattr(module, name)
+            text = inspect.getdoc(function) or ""
+            if not inspect.isfunction(function) or "Args:" not in text:
+                continue
+            left = [p for p in inspect.signature(function).parameters if not re.search(rf"\b{p}\b", text)]
+            assert not set(left) - EVERYWHERE, f"{name}: {left}"
 
 
 def floors_told() -> dict[str, int]:
