@@ -153,6 +153,8 @@ def test_loss_scale() -> None:
     for _ in range(3):
         lowered = lowered.adjust(put(np.array(True), TWO), interval=3)
     assert (float(lowered.value), int(lowered.good_steps)) == (2.0**10, 0)
+    greatest = nn.loss_scale(2.0**127)
+    assert float(greatest.adjust(sx.asarray(True), interval=1).value) == 2.0**127  # an infinity would stay one
 
 
 def test_all_finite_takes_one_collective() -> None:
