@@ -62,9 +62,9 @@ def some(name: str, shape: tuple[int, ...], axis: tuple[int, ...]) -> None:
 
 def _accumulate(xp: Any, ufunc: Any, x: Any, axis: tuple[int, ...], dtype: Any, keepdims: bool) -> Any:
     x = xp.asarray(x)
-    if x.dtype in NARROW or dtype in NARROW:
-        wide = dtypes.promoted(x.dtype, dtypes.float32)
-        return ufunc.reduce(x, axis, wide, None, keepdims).astype(dtype or x.dtype)
+    target = x.dtype if dtype is None else dtype
+    if target in NARROW:
+        return ufunc.reduce(x, axis, dtypes.float32, None, keepdims).astype(target)
     return ufunc.reduce(x, axis, dtype, None, keepdims)
 
 
@@ -109,7 +109,8 @@ def sum(xp: Any, x: Any, axis: Any = None, dtype: Any = None, keepdims: bool = F
 def prod(xp: Any, x: Any, axis: Any = None, dtype: Any = None, keepdims: bool = False) -> Any:
     """Product over dimensions; dtypes as :func:`sum`. Partial("prod") along reduced shards.
 
-    Its gradient is right where factors are 0; the gradient of that gradient takes zeros for constants.
+    Its first and second derivatives are exact where factors are 0; a third one with respect to three factors that are
+    all 0 comes out as 0.
     """
     return _accumulate(xp, xp.multiply, x, axis, dtype, keepdims)
 
@@ -162,7 +163,14 @@ def _prod_vjp(g: Array, out: Array, x: Array, axis: Any, dtype: Any, keepdims: b
     zeros = sum(zero, axis, None, True)
     safe = e.where(zero, 1, x)
     rest = prod(safe, axis, None, True)
-    others = e.where(zero, e.where(e.equal(zeros, 1), rest, 0), e.where(e.equal(zeros, 0), e.divide(rest, safe), 0))
+    if recording():  # for a derivative of this: the product of the zeros, and the other one of two
+        own = e.where(zero, x, 0)
+        other = e.subtract(sum(own, axis, None, True), own)
+        of_zero = e.multiply(rest, e.where(e.equal(zeros, 1), 1, e.where(e.equal(zeros, 2), other, 0)))
+        of_zeros = prod(e.where(zero, x, 1), axis, None, True)
+        others = e.where(zero, of_zero, e.multiply(e.divide(rest, safe), of_zeros))
+    else:
+        others = e.where(zero, e.where(e.equal(zeros, 1), rest, 0), e.where(e.equal(zeros, 0), e.divide(rest, safe), 0))
     return fit(e.multiply(spread(g, template(x), axis, keepdims), others), x)
 
 

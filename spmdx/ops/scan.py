@@ -24,7 +24,7 @@ from spmdx.ops.scatter import check, locate, template
 from spmdx.ops.shape import broadcast_to, common_shape, ravel
 from spmdx.rule import Form
 from spmdx.runtime import kernels, memory
-from spmdx.tape import plain
+from spmdx.tape import plain, recording
 
 NOTE = "moves by re-sharding another dimension, or gathers in 1-D"
 WHOLE = "only where the dimension is whole; a divided one is made of reductions, not gathered"
@@ -199,7 +199,12 @@ def _cumulative_prod_vjp(g: Array, out: Array, x: Array, axis: int, dtype: Any, 
     def to_the_end(products: Array) -> Any:
         return _cumulative_sum(e.multiply(g, products), axis, None, False, True)
 
-    return fit(e.where(first, to_the_end(without), e.divide(to_the_end(out), e.where(zero, 1, x))), x)
+    others = e.where(first, to_the_end(without), e.divide(to_the_end(out), e.where(zero, 1, x)))
+    if recording():  # for a derivative of this: that of the second 0 with respect to the first
+        second = e.logical_and(zero, e.equal(_cumulative_sum(zero, axis, None, False), 2))
+        without = _cumulative_prod(e.where(second, 1, x), axis, dtype, False)
+        others = e.where(second, to_the_end(without), others)
+    return fit(others, x)
 
 
 # Softmax

@@ -28,6 +28,7 @@ WAYS: tuple[tuple[tuple[int, ...], dict[str, Any]], ...] = (
 real, integers, bools = values(5, 7), values(5, 7, kind="integer", dtype="int32"), values(5, 7, kind="bool")
 special = values(5, 7, kind="special")
 complexes = values(5, 3, dtype="complex128")
+half = values(5, 7, dtype="float16")
 small = values(3, 4, kind="unit")
 zeros = values(5, 4) * (values(5, 4, kind="natural") > 1) * (np.arange(5) > 0)[:, None] + (np.arange(5) == 1)[:, None]
 ties = values(5, 7, kind="natural", dtype="float64")
@@ -84,6 +85,9 @@ for axis in (None, 1):
 CASES += [
     Case("sum", lambda x: r.sum(x, 0, "float32"), lambda x: np.sum(x, 0, "float32"), (integers,), 1e-6),
     Case("sum", lambda x: r.sum(x, 0, dtype="complex128"), lambda x: np.sum(x, 0, "complex128"), (small,), CLOSE, (0,)),
+    Case("sum", lambda x: r.sum(x, 1, dtype="float64"), lambda x: np.sum(x, 1, "float64"), (half,), CLOSE),
+    Case("sum", lambda x: r.sum(x, 1, dtype="int64"), lambda x: np.sum(x, 1, "int64"), (half,)),
+    Case("prod", lambda x: r.prod(x, 1, dtype="float64"), lambda x: np.prod(x, 1, "float64"), (half,), CLOSE),
     Case("prod", lambda x: r.prod(x, 1), lambda x: np.prod(x, 1), (zeros,), CLOSE, (0,)),
     Case("prod", lambda x: r.prod(x, 0), lambda x: np.prod(x, 0), (zeros,), CLOSE, (0,)),
     Case("sum", lambda x: moments.var(x), np.var, (real,), CLOSE, (0,)),

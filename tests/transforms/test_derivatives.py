@@ -67,6 +67,21 @@ def test_second_derivatives_of_products_of_one_element(zeros: Any, placement: An
 
 
 @in_each_world
+def test_second_derivatives_of_products_with_zeros(mesh: sx.Mesh) -> None:
+    """Exact: of a product, and of the running ones times 1, 10 and 100."""
+    for zeros in ([1], [0, 2], [0, 1, 2]):
+        values = np.array([2.0, 3.0, 5.0])
+        values[zeros] = 0.0
+        a, b, c = values
+        pairs = np.array([[0, c, b], [c, 0, a], [b, a, 0]])
+        running = 100 * pairs + 10 * np.array([[0, 1, 0], [1, 0, 0], [0, 0, 0]])
+        for placement in placements(mesh, 1):
+            x = put(values, mesh, placement)
+            exact(sx.hessian(sx.prod)(x), pairs)
+            exact(sx.hessian(lambda x: sx.sum(sx.cumprod(x) * np.array([1.0, 10.0, 100.0])))(x), running)
+
+
+@in_each_world
 def test_hessian(mesh: sx.Mesh) -> None:
     def loss(x: Any) -> Any:
         return sx.sum(sx.exp(x[:, :1] * x[:, 1:]) * x[:1, 1:])
