@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from functools import partial
@@ -172,7 +171,7 @@ def _runner(
         if mesh.device == "cuda":
             return partial(memory.on_gpu(operation.name, lambda xp: body_of(operation, asked, dtypes, static, xp)))
         run = body_of(operation, asked, dtypes, static)
-        large = operation.large and math.prod(output.block_shape(coordinate)) >= LARGE
+        large = np.prod(output.block_shape(coordinate)) >= LARGE
         return partial(operation.large, run) if operation.large and large else run
 
     if mesh.device == "sim":

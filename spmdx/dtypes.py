@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 from collections.abc import Callable, Sequence
 from functools import lru_cache
+from reprlib import repr as short
 from typing import Any
 
 import ml_dtypes
@@ -36,10 +37,9 @@ def checked(dtype: Any) -> DType:
     """
     try:
         return _known(dtype)
-    except DtypeError:
-        raise
-    except TypeError:  # not understood, or no key of a memo
-        raise DtypeError(f"{dtype!r} is no dtype.", "sx.float32, 'float32' or another dtype's name") from None
+    except TypeError as error:  # not understood, or no key of a memo
+        instead = DtypeError(f"{dtype!r} is no dtype.", "sx.float32, 'float32' or another dtype's name")
+        raise error if isinstance(error, DtypeError) else instead from None
 
 
 @lru_cache(maxsize=256)
@@ -63,47 +63,28 @@ def read(value: Any, dtype: Any = None, make: Callable[..., Any] = np.asarray) -
     try:
         return make(value, dtype=kind)
     except OverflowError:
-        raise RangeError(
-            f"{_short(value)} holds a number that {kind or 'no dtype'} does not.", "dtype=float, or a wider dtype"
-        ) from None
+        raise RangeError(f"{short(value)} holds a number that {kind} does not.", "a wider dtype, or float") from None
     except (TypeError, ValueError) as error:
-        if isinstance(error, SpmdxError):
-            raise
+        instead: SpmdxError = DtypeError(f"{short(value)}: {error}.", "np.asarray(value, dtype=float)")
         if "inhomogeneous" in str(error):
-            raise ShapeError(
-                f"{_short(value)} is no array: its rows have different lengths.",
-                "[row + [0] * (longest - len(row)) for row in rows], or one array for each row",
-            ) from None
-        raise DtypeError(
-            f"{_short(value)} does not hold numbers{f' that {kind} takes' if kind else ''}: {error}.",
-            "np.asarray(value, dtype=float)",
-        ) from None
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:40]} ... {text[-15:]}"
+            line = "[row + [0] * (longest - len(row)) for row in rows], or one array for each row"
+            instead = ShapeError(f"{short(value)} is no array: its rows have different lengths.", line)
+        raise error if isinstance(error, SpmdxError) else instead from None
 
 
 def unfit(name: str, operands: Sequence[Any], error: OverflowError) -> OverflowError:
-    """The error for a Python number that does not fit the arrays that it meets: it takes their dtype."""
+    """The error for a Python number that does not fit an array that it meets, whose dtype it takes."""
     kinds = [x.dtype for x in operands if hasattr(x, "dtype")]
-    large = [x for x in operands if type(x) is int and not all(_holds(kind, x) for kind in kinds)]
-    if isinstance(error, SpmdxError) or not large or not kinds:
-        return error
-    kind = next(k for k in kinds if not _holds(k, large[0]))
-    wider = next((k for k in map(np.dtype, ("i2", "u2", "i4", "u4", "i8", "u8", "f8")) if _holds(k, large[0])), None)
-    return RangeError(
-        f"{name}: {_short(large[0])} is beyond {kind}, the dtype of the array that it meets.",
-        f"x.astype({wider.name!r}) first" if wider else "a number below 1.8e308",
-    )
+    for x, kind in ((x, kind) for x in operands if type(x) is int for kind in kinds if not _holds(kind, x)):
+        wider = next((k for k in map(np.dtype, ("i2", "u2", "i4", "u4", "i8", "u8")) if _holds(k, x)), float64)
+        line = f"x.astype({wider.name!r}) first" if abs(x) < 2**1024 else "a number below 1.8e308"
+        return RangeError(f"{name}: {short(x)} is beyond {kind}, the dtype of the array that it meets.", line)
+    return error
 
 
 def _holds(kind: DType, number: int) -> builtins.bool:
-    if kind.kind in "iu":
-        limits = np.iinfo(kind)
-        return builtins.bool(limits.min <= number <= limits.max)
-    return kind.kind == "b" or abs(number) < 2**1024
+    limits = np.iinfo(kind) if kind.kind in "iu" else None
+    return limits.min <= number <= limits.max if limits else abs(number) < 2**1024
 
 
 def of(x: Any) -> DType:

@@ -241,23 +241,20 @@ def _short_way(operands: list[str], names: tuple[str, ...]) -> list[str]:
     look = f"found = get({key})" if single and not names else f"found = get(({key}))"
     guarded = ["try:", f"    {look}", "except TypeError:", "    found = None"] if names else [look]
     run = [
-        f"            if {plain} or not (now := state()).depth:",
-        f"                return Array({made})",
-        "            if now.saving is None:",
-        f"                return Watched({made}, operation, {_tuple(operands)}, found[2])",
+        f"if {plain} or not (now := state()).depth:",
+        f"    return Array({made})",
+        "if now.saving is None:",
+        f"    return Watched({made}, operation, {_tuple(operands)}, found[2])",
     ]
-    caught = [
-        "            except OverflowError as error:",
-        f"                raise unfit({_tuple(operands)}, error) from None",
-    ]
+    if not single:  # a Python number among them may be beyond the dtype that it is to take
+        raised = f"    raise unfit({_tuple(operands)}, error) from None"
+        run = ["try:", *(f"    {line}" for line in run), "except OverflowError as error:", raised]
     return [
         f"    {'; '.join(types + tests)}",
         f"    if {' or '.join(known)}:",
         *(f"        {line}" for line in guarded),
         "        if found is not None:",
-        *(["            try:"] if not single else []),
-        *(line if single else f"    {line}" for line in run),
-        *(caught if not single else []),
+        *(f"            {line}" for line in run),
     ]
 
 
@@ -291,9 +288,8 @@ def call(operation: Operation, operands: tuple[Any, ...], static: tuple[Any, ...
         elif not outside:
             if check.on():
                 numbers = [x for x in operands if not isinstance(x, Array)]
-                check.same(
-                    entry.spec.mesh, f"{operation.name} of {key} {numbers} {dict(entry.static)}, to {entry.spec!r}"
-                )
+                said = f"{operation.name} of {key} {numbers} {dict(entry.static)}, to {entry.spec!r}"
+                check.same(entry.spec.mesh, said)
             if entry.plans is not None:
                 blocks = moved(operation, entry, operands, blocks)
             if check.on():
