@@ -16,7 +16,7 @@ from spmdx import check, context
 from spmdx.array import Array
 from spmdx.decide import SCALARS, Bounds, Entry, constant, constants, decide, default_mesh
 from spmdx.dtypes import unfit
-from spmdx.errors import ImpliedMoveError, RuleError
+from spmdx.errors import DtypeError, ImpliedMoveError, RuleError
 from spmdx.move import count, move
 from spmdx.placement import P
 from spmdx.plan import LOCAL
@@ -120,6 +120,8 @@ def hashable(value: Any) -> Any:
         return (slice, value.start, value.stop, value.step)
     if isinstance(value, (list, tuple)):
         return tuple(hashable(v) for v in value)
+    if value.__hash__ is None:
+        raise DtypeError(f"an argument is a number, or a list of them; got {type(value).__name__} {value!r}.", "(0, 1)")
     return value
 
 

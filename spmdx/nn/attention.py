@@ -16,6 +16,7 @@ from spmdx.autodiff import custom_vjp, vjp
 from spmdx.dtypes import NARROW, float32
 from spmdx.errors import ArgumentError, DtypeError, ShapeError
 from spmdx.nn.dropout import dropout
+from spmdx.op import constants
 from spmdx.ops import elementwise as e
 from spmdx.ops.attend import (
     _attend,
@@ -75,7 +76,7 @@ def attention(
     _check(q, k, v)
     if dropout and key is None:
         raise ArgumentError(f"attention with dropout={dropout} draws random values.", "key=sx.random.key(0)")
-    q, k, v = (_gradient_beside(settled(x)) for x in (q, k, v))
+    q, k, v = (_gradient_beside(settled(x)) for x in constants((q, k, v), "attention"))
     t, heads, few, s = q.shape[-3], q.shape[-2], k.shape[-2], k.shape[-3]
     scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
     q = q.reshape((*q.shape[:-2], few, heads // few, q.shape[-1]))

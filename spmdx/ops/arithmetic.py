@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from spmdx.array import Array
-from spmdx.dtypes import NUMERIC, REAL, DType, bfloat16, checked, kind, promoted
+from spmdx.dtypes import NUMERIC, REAL, DType, bfloat16, checked, kind, promoted, read
 from spmdx.errors import ArgumentError, DtypeError
-from spmdx.op import op
+from spmdx.op import constant, default_mesh, op
 from spmdx.ops.compare import equal, greater, less
 from spmdx.ops.fit import fit
 from spmdx.ops.pointwise import FLOATS, REAL_OR_BOOL, pointwise
@@ -215,7 +215,7 @@ def cast(xp: Any, x: Any, dtype: DType) -> Any:
     return xp.asarray(x, dtype)
 
 
-def astype(x: Array, dtype: Any, *, copy: bool = True, device: str | None = None) -> Array:
+def astype(x: Any, dtype: Any, *, copy: bool = True, device: str | None = None) -> Array:
     """The array in another dtype; values that it cannot hold change as in NumPy.
 
     Args:
@@ -226,6 +226,8 @@ def astype(x: Array, dtype: Any, *, copy: bool = True, device: str | None = None
         DtypeError: a dtype that arrays cannot have, or complex values cast to real ones.
     """
     target = checked(dtype)
+    if not isinstance(x, Array):
+        return constant(read(x, target), default_mesh())
     if device not in (None, x.device):
         raise DtypeError(f"astype does not move arrays from {x.device!r} to {device!r}.", "x.to(mesh, placement)")
     if x.dtype == target:

@@ -9,8 +9,8 @@ import numpy as np
 
 from spmdx import dtypes
 from spmdx.array import Array
-from spmdx.decide import Bounds, default_mesh
-from spmdx.errors import ArgumentError, DtypeError, MeshError, ShapeError
+from spmdx.decide import SCALARS, Bounds, default_mesh
+from spmdx.errors import ArgumentError, DtypeError, MeshError, ShapeError, SpmdxError
 from spmdx.mesh import Coordinate, Mesh
 from spmdx.op import op
 from spmdx.ops.axes import names, one, whole
@@ -38,8 +38,12 @@ def full(
 
 def _filled(spec: Spec, value: Any) -> Array:
     xp = memory.space(spec.mesh.device)
-    if type(value) is int and spec.dtype.kind in "iu":
-        dtypes.read(value, spec.dtype)
+    if type(value) not in SCALARS or (type(value) is int and spec.dtype.kind in "iu"):
+        value = value if hasattr(value, "__cuda_array_interface__") else dtypes.read(value, spec.dtype)
+    if getattr(value, "ndim", 0):  # it broadcasts to the whole, not to a block
+        if value.ndim > spec.ndim or any(m not in (1, n) for m, n in zip(value.shape[::-1], spec.shape[::-1])):
+            raise ShapeError(f"values of shape {value.shape} do not fill an array of shape {spec.shape}.", "one number")
+        return asarray(xp.broadcast_to(value, spec.shape), mesh=spec.mesh, placement=spec.placement)
     return wrap(spec, lambda c: xp.full(spec.block_shape(c), value, spec.dtype))
 
 
@@ -86,6 +90,7 @@ def _same_device(x: Array, device: str | None) -> None:
 
 def like(x: Array, dtype: Any, placement: Placement | None, shape: Any = None, device: str | None = None) -> Spec:
     """The spec of a new array like ``x``: its placement, Replicate where it is Partial."""
+    x = x if isinstance(x, Array) else asarray(x)
     _same_device(x, device)
     base = x.spec.replace(partial=())
     kind = base.dtype if dtype is None else dtypes.checked(dtype)
@@ -166,7 +171,12 @@ def arange(
         start, stop = 0, start
     if step == 0:
         raise ArgumentError("arange: the step cannot be 0.", "arange(start, stop, 1)")
-    length = max(0, math.ceil((stop - start) / step))
+    try:
+        length = max(0, math.ceil((stop - start) / step))
+    except (TypeError, ValueError, OverflowError) as error:
+        if isinstance(error, SpmdxError):
+            raise
+        raise ArgumentError(f"arange({start!r}, {stop!r}, {step!r}): {error}.", "arange(0, 10, 1)") from None
     probe = np.arange(start, start, step).dtype
     kind = dtypes.checked(np.result_type(probe, np.asarray(stop)) if dtype is None else dtype)
     spec = spec_for((length,), kind, mesh, placement, device)
@@ -207,6 +217,7 @@ def linspace(
     n = whole(num, "linspace: num", "num=50")
     if n < 0:
         raise ArgumentError(f"linspace: num is 0 or more; got {n}.", "num=0")
+    start, stop = (np.asarray(v)[()] if isinstance(v, Array) else v for v in (start, stop))  # no gradient passes
     inner = np.result_type(start, stop, 0.0)
     kind = dtypes.checked(inner if dtype is None else dtype)
     spec = spec_for((n,), kind, mesh, placement, device)

@@ -9,7 +9,7 @@ import numpy as np
 from spmdx import dtypes
 from spmdx.array import Array
 from spmdx.errors import BoundsError, DtypeError
-from spmdx.op import constant
+from spmdx.op import constant, default_mesh
 from spmdx.ops import mask as masks
 from spmdx.ops.axes import one
 from spmdx.ops.place import moved_arrays
@@ -153,6 +153,7 @@ def take(x: Array, indices: Any, /, axis: int | None = None) -> Any:
 
     ``axis`` may be left out for 1-D x (otherwise x is flattened first, as NumPy). A sharded axis gives a Partial sum.
     """
+    x = x if isinstance(x, Array) else constant(x, default_mesh())
     if axis is None:
         x, axis = (x if x.ndim == 1 else ravel(x)), 0
     dim = one(axis, x.ndim, "take")

@@ -67,6 +67,8 @@ def promoted(arrays: Sequence[Any], name: str) -> list[Array]:
     """The operands of a join as Arrays of one dtype, the one that they promote to."""
     if isinstance(arrays, Array):
         arrays = unstack(arrays)
+    if not isinstance(arrays, (list, tuple, np.ndarray)):
+        raise DtypeError(f"{name} takes a list of arrays; got a {type(arrays).__name__}.", f"{name}([x, y])")
     if not len(arrays):
         raise ArgumentError(f"{name} needs at least one array.", f"{name}([x])")
     for x in arrays:
@@ -75,6 +77,11 @@ def promoted(arrays: Sequence[Any], name: str) -> list[Array]:
     mesh_of = constants(tuple(x if isinstance(x, Array) else read(x) for x in arrays), name)
     dtype = result_type(*mesh_of)
     return [x if x.dtype == dtype else x.astype(dtype) for x in mesh_of]
+
+
+def _array(x: Any) -> Any:
+    """x, or a constant of what NumPy makes of it."""
+    return x if isinstance(x, Array) else constants((x,), "an array")[0]
 
 
 def _stacked(*shapes: tuple[int, ...], axis: int) -> dict[str, Any]:
@@ -116,6 +123,7 @@ def split(x: Array, indices_or_sections: Any, /, axis: int = 0) -> list[Array]:
     Raises:
         ShapeError: a dimension that does not divide into so many equal parts.
     """
+    x = _array(x)
     dim = one(axis, x.ndim, "split")
     n = x.shape[dim]
     if isinstance(indices_or_sections, (tuple, list, np.ndarray)):
@@ -133,6 +141,7 @@ def split(x: Array, indices_or_sections: Any, /, axis: int = 0) -> list[Array]:
 
 def unstack(x: Array, /, *, axis: int = 0) -> tuple[Array, ...]:
     """The slices along a dimension, without it."""
+    x = _array(x)
     dim = one(axis, x.ndim, "unstack")
     before = ((None, None, None),) * dim
     return tuple(slicing(x, (*before, i)) for i in range(x.shape[dim]))
@@ -152,6 +161,7 @@ def pad(x: Array, pad_width: Any, mode: str = "constant", *, constant_values: An
             wrap, which take the elements at those positions (Partial on a sharded dimension).
         constant_values: one number.
     """
+    x = _array(x)
     try:
         pairs = [
             (whole(a, "pad: a width", "pad(x, 1)"), whole(b, "pad: a width", "pad(x, 1)"))
@@ -225,6 +235,7 @@ def diff(x: Any, /, n: int = 1, axis: int = -1, prepend: Any = None, append: Any
     differ. ``prepend`` and ``append`` are joined to x first. Blocks exchange the elements at their edges."""
     if whole(n, "diff: n", "n=1") < 0:
         raise ArgumentError(f"diff: differences are taken 0 times or more; got {n}.", "n=1")
+    x = _array(x)
     dim = one(axis, x.ndim, "diff")
     parts = [a for a in (prepend, x, append) if a is not None]
     x = concat(parts, axis=dim) if len(parts) > 1 else x
@@ -290,6 +301,7 @@ def _tile(xp: Any, x: Any, reps: Any) -> Any:
 
 def tile(x: Any, repetitions: Any, /) -> Any:
     """The whole array, ``repetitions`` times along each dimension."""
+    x = _array(x)
     reps = tuple(repetitions) if isinstance(repetitions, (tuple, list)) else (repetitions,)
     reps = (1,) * (x.ndim - len(reps)) + reps
     if any(whole(r, "tile: repetitions", "tile(x, 2)") < 0 for r in reps):

@@ -134,6 +134,7 @@ def array_equal(x: Any, y: Any, equal_nan: bool = False) -> Any:
 
 def diagonal(x: Array, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
     """The elements x[i, i + offset] of two dimensions, along a last dimension in their stead."""
+    [x], offset = _arrays("diagonal", x), whole(offset, "diagonal: offset", "offset=0")
     if x.ndim < 2:
         raise ShapeError(f"a diagonal needs 2 dimensions or more; got shape {x.shape}.", "diag(x), of a vector")
     first, second = one(axis1, x.ndim, "diagonal"), one(axis2, x.ndim, "diagonal")
@@ -149,7 +150,7 @@ def diagonal(x: Array, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
 
 def diag(x: Any, k: int = 0) -> Any:
     """The k-th diagonal of a matrix, or the matrix with a vector on its k-th diagonal and zeros elsewhere."""
-    [x] = _arrays("diag", x)
+    [x], k = _arrays("diag", x), whole(k, "diag: k", "k=0")
     if x.ndim == 2:
         return diagonal(x, k)
     if x.ndim != 1:

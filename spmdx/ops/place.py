@@ -131,6 +131,8 @@ def redistribute(x: Any, placement: Any = None, /, **axes: AxisPlacement) -> Any
     if isinstance(x, Array):
         return _one(x, *_asked(x, placement, axes))
     arrays = list(x)
+    if not all(isinstance(a, Array) for a in arrays):
+        raise DtypeError("redistribute moves Arrays.", "sx.asarray(value, mesh=mesh, placement=placement)")
     each = placement if isinstance(placement, list) else [placement] * len(arrays)
     if len(each) != len(arrays):
         raise ArgumentError(f"{len(arrays)} arrays are given {len(each)} placements.", "one placement for each array")

@@ -9,10 +9,10 @@ import numpy as np
 
 from spmdx.array import Array
 from spmdx.errors import ArgumentError, ShapeError
+from spmdx.op import constants
 from spmdx.ops import elementwise as e
 from spmdx.ops.axes import one, several
 from spmdx.ops.contract import einsum, letter
-from spmdx.ops.place import asarray
 from spmdx.ops.shape import moveaxis, ravel
 
 
@@ -48,14 +48,14 @@ def vecdot(x1: Any, x2: Any, axis: int = -1) -> Array:
         raise ShapeError(
             f"vecdot: shapes {np.shape(x1)} and {np.shape(x2)} differ along axis {axis}.", "axis=, of equal lengths"
         )
-    x1 = x1 if isinstance(x1, Array) else asarray(x1)
+    x1, x2 = constants((x1, x2), "vecdot")
     x1 = e.conj(x1) if x1.dtype.kind == "c" else x1
     return einsum("...a,...a->...", moveaxis(x1, a, -1), moveaxis(x2, b, -1))
 
 
 def outer(x1: Any, x2: Any) -> Array:
     """Every element of x1 times every element of x2; operands with more dimensions are flattened first."""
-    return einsum("a,b->ab", *(x if np.ndim(x) == 1 else ravel(x) for x in (x1, x2)))
+    return einsum("a,b->ab", *(x if np.ndim(x) == 1 else ravel(x) for x in constants((x1, x2), "outer")))
 
 
 def inner(x1: Any, x2: Any) -> Array:

@@ -125,3 +125,55 @@ def test_what_is_no_shape(shape: Any) -> None:
     ):
         with pytest.raises(ShapeError, match=r"a shape is made of whole numbers; got(.|\n)*Write \(3, 5\)"):
             make()
+
+
+@pytest.mark.parametrize("shape", [(4,), (1,), (3, 1), (3, 4), ()])
+@pytest.mark.parametrize("placement", [{}, {"a": sx.Shard(0)}, {"a": sx.Shard(1)}, {"a": sx.Partial("sum")}])
+def test_values_fill_the_whole_and_not_each_block(shape: Any, placement: Any) -> None:
+    """Exact: values broadcast to the global shape, wherever its pieces lie."""
+    mesh, values = sx.make_mesh({"a": 2}, device="sim"), np.arange(float(np.prod(shape))).reshape(shape)
+    found = sx.full((3, 4), values, mesh=mesh, placement=placement)
+    assert np.array_equal(found.numpy(), np.full((3, 4), values))
+    like = sx.full_like(sx.zeros((3, 4), mesh=mesh, placement=placement), values)
+    assert np.array_equal(like.numpy(), np.full((3, 4), values)) and found.dtype == like.dtype
+    if shape:
+        with pytest.raises(sx.errors.ShapeError, match=r"do not fill an array of shape \(3, 6\)"):
+            sx.full((3, 6), np.arange(2.0), mesh=mesh, placement=placement)
+
+
+@pytest.mark.parametrize("of", [np.array, lambda values: values])
+def test_what_takes_arrays_takes_what_numpy_takes(of: Any) -> None:
+    """Exact: NumPy's arrays and lists, of which NumPy makes arrays."""
+    given = [[1.0, 2.0, 4.0], [7.0, 11.0, 16.0], [0.0, 1.0, 0.0]]
+    names = ("zeros_like", "ones_like", "diagonal", "trace", "diff", "cumsum")
+    calls: list[Any] = [
+        *(lambda m, x, name=name: getattr(m, name)(x) for name in names),
+        lambda m, x: m.full_like(x, 2),
+        lambda m, x: m.pad(x, 1),
+        lambda m, x: m.tile(x, 2),
+        lambda m, x: m.take(x, [0, 2], axis=1),
+        lambda m, x: m.stack(m.split(x, 3)),
+        lambda m, x: m.stack(m.unstack(x)),
+        lambda m, x: m.astype(x, "int8"),
+    ]
+    for call in calls:
+        found, want = call(sx, of(given)), call(np, np.array(given))
+        assert found.dtype == want.dtype and np.array_equal(found.numpy(), want)
+
+
+def test_numpys_arrays_are_constants_on_the_mesh_of_the_others() -> None:
+    mesh, values = sx.make_mesh({"a": 2}, device="sim"), np.arange(6.0).reshape(3, 2)
+    x = sx.asarray(values, mesh=mesh, placement={"a": sx.Shard(0)})
+    for call in (sx.outer, sx.vecdot, sx.kron, sx.inner, sx.vdot):
+        want = call(x, x).numpy()
+        assert np.array_equal(call(x, values).numpy(), want) and np.array_equal(call(values, x).numpy(), want)
+    q = x[:, None]
+    want = sx.nn.attention(q, q, q).numpy()
+    for some in ((q.numpy(), q, q), (q, q.numpy(), q.numpy())):
+        np.testing.assert_allclose(sx.nn.attention(*some).numpy(), want, 1e-14)  # as blocks of another size round
+
+
+def test_a_gradient_of_linspace_is_refused() -> None:
+    """It would be 0: ends are read as numbers."""
+    with pytest.raises(sx.errors.GradientError):
+        sx.grad(lambda stop: sx.sum(sx.linspace(0, stop, 3)))(sx.asarray(2.0))
