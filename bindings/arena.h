@@ -31,8 +31,11 @@ namespace spmdx {
 // written to take no memory.
 inline char* map_pages(int file, int64_t bytes) {
 #if defined(__linux__)
-    rlimit most{};  // then address space is not to be had for nothing
-    if (getrlimit(RLIMIT_AS, &most) == 0 && most.rlim_cur != RLIM_INFINITY) cannot("reserve memory", ENOMEM);
+    const auto bounded = [](auto what) {
+        rlimit most{};
+        return getrlimit(what, &most) == 0 && most.rlim_cur != RLIM_INFINITY;
+    };  // then address space is not to be had for nothing
+    if (bounded(RLIMIT_AS) || (file < 0 && bounded(RLIMIT_DATA))) cannot("reserve memory", ENOMEM);
     const int kind = file < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED;
     void* const place = mmap(nullptr, size_t(bytes), PROT_READ | PROT_WRITE, kind | MAP_NORESERVE, file, 0);
     if (place == MAP_FAILED) cannot("reserve memory", errno);
@@ -94,10 +97,16 @@ class Arena {
             }
             rest_ = std::max(rest, bytes_ / 8);
         }
+        try {
+            base_ = map_pages(file_, bytes_);
+        } catch (const std::runtime_error&) {
+            if (file_ >= 0) close(file_);
+            throw;
+        }
 #else
         (void)shared;
-#endif
         base_ = map_pages(file_, bytes_);
+#endif
         cold_[0] = bytes_;
     }
 
@@ -135,12 +144,13 @@ class Arena {
     // one, and the parent waits for it.
     void before_fork() {
 #if defined(__linux__)
-        copies_ = is_mine() && !used_.empty() && pipe(pipe_) == 0;
+        copies_ = is_mine() && !used_.empty();
+        if (copies_ && pipe2(pipe_, O_CLOEXEC)) pipe_[0] = pipe_[1] = -1;
 #endif
     }
     void after_fork_in_parent() {
 #if defined(__linux__)
-        if (!copies_) return;
+        if (!copies_ || pipe_[0] < 0) return;
         close(pipe_[1]);
         char nothing;
         while (::read(pipe_[0], &nothing, 1) < 0 && errno == EINTR) {
@@ -151,14 +161,15 @@ class Arena {
     void after_fork_in_child() {
 #if defined(__linux__)
         if (!copies_) return;
+        if (pipe_[0] < 0) end_child("too many open files");  // the parent does not wait
         for (const auto& [begin, size] : used_) {
             void* const copy =
                 mmap(nullptr, size_t(size), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-            if (copy == MAP_FAILED) _exit(1);
+            if (copy == MAP_FAILED) end_child("no memory");
             std::memcpy(copy, base_ + begin, size_t(size));
             if (mremap(copy, size_t(size), size_t(size), MREMAP_MAYMOVE | MREMAP_FIXED, base_ + begin) ==
                 MAP_FAILED)
-                _exit(1);
+                end_child("no memory");
         }
         close(pipe_[0]), close(pipe_[1]);
 #endif
@@ -214,11 +225,11 @@ class Arena {
             drop(begin + size - gone, gone);
         }
     }
+    // By an advice, for libraries that keep pages for a network card listen to those. Locked pages heed none.
     void drop(int64_t begin, int64_t bytes) {
 #if defined(__linux__)
-        if (file_ < 0)
-            madvise(base_ + begin, size_t(bytes), MADV_DONTNEED);
-        else
+        const int refused = madvise(base_ + begin, size_t(bytes), file_ < 0 ? MADV_DONTNEED : MADV_REMOVE);
+        if (refused && file_ >= 0)
             (void)!fallocate(file_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, begin, bytes);
 #endif
         join(cold_, begin, bytes);
@@ -229,6 +240,14 @@ class Arena {
     bool populate(char* place, int64_t bytes) const {
         constexpr int write_pages = 23;  // MADV_POPULATE_WRITE, from Linux 5.14 on
         return file_ < 0 || !madvise(place, size_t(bytes), write_pages) || errno == EINVAL;
+    }
+    // A forked process that would write to its parent's memory.
+    [[noreturn]] static void end_child(const char* why) {
+        const std::string text =
+            std::string("spmdx: a forked process cannot have a copy of its parent's arrays: ") + why +
+            "; SPMDX_ARENA=0 does without\n";
+        (void)!::write(2, text.data(), text.size());
+        _exit(1);
     }
     pid_t owner_ = 0;
     int pipe_[2] = {-1, -1};

@@ -227,17 +227,18 @@ class Channel {
             if (!add(each, sources_)) return false;
         if (parcel_->verb == Verb::all_reduce && !add(parcel_->receive[0], targets_)) return false;
         *begins = n;
-        return !is_long(largest) || readable(list, n);
+        return readable(list, n, reads() && is_long(largest));
     }
     // Whether what is listed is mapped by the others, or else the system reads it: memory of devices it does
-    // not, and then a member alone would fail.
-    bool readable(const Stretch* list, int64_t count) const {
+    // not, and then a member alone would fail. The system is asked only where that costs little beside the
+    // message: what is short and not mapped is staged, also where others bring long parts.
+    bool readable(const Stretch* list, int64_t count, bool asks) const {
         std::array<Stretch, 64> firsts;
         std::array<char, firsts.size()> bytes;
         int64_t n = 0;
         const auto look = [&] {
             return n == 0 ||
-                   (reads() && read_process(processes_[size_t(rank_)], firsts.data(), n, bytes.data()));
+                   (asks && read_process(processes_[size_t(rank_)], firsts.data(), n, bytes.data()));
         };
         for (int64_t i = 0; i < count; ++i) {
             if (window(rank_).find(list[i])) continue;

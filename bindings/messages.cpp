@@ -164,11 +164,19 @@ void bind_messages(py::module_& m) {
                 std::vector<py::array> kept;
                 const auto sources = memory(blocks, parcel.sources, parcel.item, &kept);
                 const auto targets = memory(outs, parcel.targets, parcel.item, nullptr);
-                py::gil_scoped_release release;
+                const auto leave = [&] {  // others may still read the blocks, and write to the results
+                    blocks.inc_ref(), outs.inc_ref();
+                    for (const py::array& each : kept) each.inc_ref();
+                };
                 try {
+                    const py::gil_scoped_release release;
                     return self.channel.carry(parcel, sources.data(), targets.data(), limit, past_caches);
                 } catch (const Ended& ended) {
+                    leave();
                     return Channel::ended - ended.member;
+                } catch (...) {
+                    leave();
+                    throw;
                 }
             },
             py::arg("parcel"), py::arg("blocks"), py::arg("outs"), py::arg("limit"), py::arg("past_caches"),

@@ -50,8 +50,11 @@ def _opened(ranks: int) -> tuple[int, int, int, int, bytes] | None:
     except (RuntimeError, ValueError):
         return None
     if not _first:
-        _first.append(kernels.take_shared(16, np.dtype(np.uint8)))
-        _first[0][:] = np.frombuffer(os.urandom(16), np.uint8)
+        mark = kernels.take_shared(16, np.dtype(np.uint8))
+        if mark is None:  # the system has no memory
+            return None
+        mark[:] = np.frombuffer(os.urandom(16), np.uint8)
+        _first.append(mark)
     return os.getpid(), *opened, _first[0].tobytes()
 
 

@@ -287,9 +287,19 @@ def memory_of_node() -> int:
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
-with suppress(RuntimeError, ValueError):  # where there is none, NumPy's is as good
-    open_arena(memory_of_node())
-    pool.use(take_own)
+def _promises_are_kept() -> bool:
+    """Whether this system counts as taken what nobody has written to yet."""
+    try:
+        with open("/proc/sys/vm/overcommit_memory") as file:
+            return file.read().strip() == "2"
+    except OSError:
+        return False
+
+
+if not _promises_are_kept():
+    with suppress(RuntimeError, ValueError):  # where there is none, NumPy's is as good
+        open_arena(memory_of_node())
+        pool.use(take_own)
 
 
 def _take(count: int, dtype: Any) -> Block:

@@ -147,13 +147,42 @@ print("done")
     assert out.strip() == "done"
 
 
-@pytest.mark.parametrize("limit", ["RLIMIT_AS", "RLIMIT_FSIZE"])
-def test_a_bound_on_address_space_or_files_is_an_error(limit: str) -> None:
-    """And no signal that ends the process."""
+def test_a_child_that_cannot_have_a_copy_ends() -> None:
+    """It would write to its parent's memory: as here, where the parent has no files left to wait by."""
+    out = run("""
+block = take(MIB)
+block[:] = 1
+files = []
+try:
+    while True:
+        files.append(os.open("/dev/null", os.O_RDONLY))
+except OSError:
+    pass
+child = os.fork()
+if child == 0:
+    block[:] = 2
+    os._exit(0)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
+assert (block == 1).all()
+print("done")
+""")
+    assert out.strip() == "done"
+
+
+@pytest.mark.parametrize(
+    ("limit", "name"),
+    [("RLIMIT_AS", "shared"), ("RLIMIT_FSIZE", "shared"), ("RLIMIT_AS", "arena"), ("RLIMIT_DATA", "arena")],
+)
+def test_a_bound_on_address_space_or_files_is_an_error(limit: str, name: str) -> None:
+    """And no signal that ends the process, nor a file that stays open. Where there is room too: what is reserved is
+    missing elsewhere."""
     program = (
-        f"import resource\nresource.setrlimit(resource.{limit}, (2**36, 2**36))\n"
-        "from spmdx.runtime.kernels import open_shared\n"
-        "try:\n    open_shared(2**40)\nexcept RuntimeError as error:\n    print(error)"
+        f"import os, resource\nresource.setrlimit(resource.{limit}, (2**36, 2**36))\n"
+        f"from spmdx.runtime.kernels import _kernels\n"
+        "files = os.listdir('/proc/self/fd') if os.path.isdir('/proc/self/fd') else None\n"
+        f"try:\n    _kernels.open_{name}({'2**40' if limit == 'RLIMIT_FSIZE' else '2**24'})\n"
+        "except RuntimeError as error:\n    print(error)\n"
+        "assert files is None or os.listdir('/proc/self/fd') == files"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.startswith("cannot ")

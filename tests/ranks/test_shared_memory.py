@@ -30,7 +30,7 @@ WHERE: dict[str, Callable[[int], bool]] = {
 }
 LONG = 20_001  # elements of float64
 LONGER = 50_003  # and so many in each row that rows are read from where they lie
-WAYS = ["mapped", "read", "staged"]  # how long messages go
+WAYS = ["mapped", "mapped alone", "read", "staged"]  # how long messages go
 names = (f"m{i}" for i in count())
 
 
@@ -48,11 +48,11 @@ def group_of(mesh: sx.Mesh) -> Any:
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """One of WAYS, for meshes that are made from now on."""
     monkeypatch.setattr(shared.SharedGroup, "_measured", lambda *args: True)
-    if request.param != "mapped":
+    if "mapped" not in request.param:
         monkeypatch.setattr(world.current(), "windows", {})
     elif not world.current().windows:
         pytest.skip("the ranks cannot map each other's memory here")
-    if request.param == "staged":
+    if request.param in ("mapped alone", "staged"):
         monkeypatch.setattr(heap, "reads", lambda process, address, there: False)
     return str(request.param)
 
@@ -132,6 +132,20 @@ def test_blocks_that_lie_in_one_stretch_on_some_ranks(first: int, way: str) -> N
     total = sx.from_block(v[:, :: 1 + RANK % 2][:, : LONGER // 2] + RANK, {name: sx.Partial()}, mesh=mesh, copy=False)
     want = sum(v[:, :: 1 + i % 2][:, : LONGER // 2] + i for i in range(SIZE))
     assert np.array_equal(total.redistribute({}).block, want)
+
+
+@pytest.mark.parametrize("way", WAYS, indirect=True)
+@pytest.mark.parametrize("where", ["on the first", "on the last"])
+def test_a_short_block_beside_long_ones(where: str, way: str) -> None:
+    """It lies in memory that nobody has mapped, and is too short to ask whether the system reads it."""
+    name = next(names)
+    mesh = sx.make_mesh({name: -1})
+    sizes = [1000 if WHERE[where](rank) else LONGER for rank in range(SIZE)]
+    v = np.arange(float(sum(sizes)))
+    x = sx.asarray(v, mesh=mesh, placement={name: sx.Shard(0, sizes)})
+    assert np.array_equal(x.redistribute({}).block, v)
+    shifted = sx.Shard(0, sizes[::-1])
+    assert np.array_equal(x.redistribute({name: shifted}).numpy(), v)
 
 
 @pytest.mark.parametrize("way", WAYS, indirect=True)
@@ -217,10 +231,12 @@ def unreadable() -> Any:
     return None
 
 
-def test_memory_that_others_may_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One rank has such memory, as devices have: then the message is staged, on every rank."""
+@pytest.mark.parametrize("short", [False, True], ids=["beside a long block", "alone"])
+def test_memory_that_others_may_not_read(short: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One rank has such memory, as devices have: then the message is staged, on every rank. Also where that is all it
+    sends, and the others send more."""
     monkeypatch.setattr(shared.SharedGroup, "_measured", lambda *args: True)
-    clock = unreadable() if RANK == SIZE - 1 else np.zeros(1024, np.int32)
+    clock = unreadable() if RANK == SIZE - 1 else np.zeros(LONGER if short else 1024, np.int32)
     if any(MPI.COMM_WORLD.allgather(clock is None)):
         pytest.skip("this system shows no page of its clock")
     name = next(names)
@@ -228,9 +244,9 @@ def test_memory_that_others_may_not_read(monkeypatch: pytest.MonkeyPatch) -> Non
     long = sx.asarray(np.arange(SIZE * LONGER, dtype=np.int32), mesh=mesh, placement={name: sx.Shard(0)})
     for _ in range(3):
         odd = sx.from_block(clock, {name: sx.Shard(0)}, mesh=mesh, copy=False)
-        odd, found = sx.redistribute([odd, long], {})
-        assert np.array_equal(found.block, np.arange(SIZE * LONGER))
-        assert odd.shape == (SIZE * 1024,) and not odd.block[:-1024].any()
+        odd, found = (odd.redistribute({}), long) if short else sx.redistribute([odd, long], {})
+        assert np.array_equal(found.numpy(), np.arange(SIZE * LONGER))
+        assert odd.block.shape == odd.shape and not odd.block[:-1024].any()
 
 
 @pytest.mark.ranks(4, 8)
