@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+import signal
 import threading
+import weakref
 from typing import Any
 
 import numpy as np
@@ -89,6 +92,24 @@ def heap() -> np.ndarray:
     memory = np.zeros(2**13 + 64, np.uint8)
     start = -memory.ctypes.data % 64
     return memory[start : start + 2**13]
+
+
+def test_memory_stays_where_a_rank_leaves_a_collective() -> None:
+    """As a user's interrupt has it: the others may be about to read its block, or to write to its result."""
+    part = [[[([0], [4])]]]
+    parcel = kernels.Parcel("all_reduce", "sum", 1, 0, 2, "f", 8, [[4]], part, [[4]], part)
+    blocks, outs = [np.zeros((2, 2)).T.reshape(4)], [np.zeros(4)]
+    known = [weakref.ref(blocks[0]), weakref.ref(outs[0])]
+    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    signal.setitimer(signal.ITIMER_REAL, 0.05)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            channel([heap(), heap()], 0).carry(parcel, blocks, outs, 2**20, 2**20)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    del blocks, outs
+    gc.collect()
+    assert all(array() is not None for array in known)
 
 
 def test_barrier() -> None:
