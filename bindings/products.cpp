@@ -6,6 +6,7 @@
 #include <pybind11/stl.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstring>
 #include <optional>
@@ -31,8 +32,16 @@ std::atomic<Gemm<double>> gemm64{nullptr};
 PyObject* room = nullptr;
 constexpr int64_t large = 1 << 18;  // bytes
 
-py::array new_matrix(const py::dtype& dtype, int64_t rows, int64_t columns) {
-    if (!room || rows * columns * dtype.itemsize() < large) return py::array(dtype, {rows, columns});
+py::array new_matrix(py::dtype dtype, int64_t rows, int64_t columns) {
+    if (!room || rows * columns * dtype.itemsize() < large) {
+        const auto& numpy =
+            py::detail::npy_api::get();  // itself: a small product is as fast as the way to it
+        const std::array<Py_intptr_t, 2> shape{rows, columns};
+        PyObject* const made = numpy.PyArray_NewFromDescr_(numpy.PyArray_Type_, dtype.release().ptr(), 2,
+                                                           shape.data(), nullptr, nullptr, 0, nullptr);
+        if (!made) throw py::error_already_set();
+        return py::reinterpret_steal<py::array>(made);
+    }
     const py::array flat = py::reinterpret_borrow<py::object>(room)(rows * columns, dtype);
     return py::array(dtype, {rows, columns}, flat.data(), flat);
 }
@@ -111,6 +120,8 @@ struct Operand {
     }
 };
 
+constexpr int64_t brief = 1 << 19;  // products of numbers for which others can wait
+
 template <class T>
 py::object product_as(const py::array& x, const py::array& y, Maybe& onto) {
     const Operand<T> a(x, 0), b(y, 1);
@@ -123,7 +134,8 @@ py::object product_as(const py::array& x, const py::array& y, Maybe& onto) {
     py::array out = onto ? *onto : new_matrix(x.dtype(), m, n);
     T* to = static_cast<T*>(out.mutable_data());
     {
-        const py::gil_scoped_release release;
+        std::optional<py::gil_scoped_release> release;
+        if (m * n * a.matrix->columns > brief) release.emplace();
         multiply(to, a.data, b.data, *a.matrix, *b.matrix, T(onto ? 1 : 0));
     }
     if (!repeats) return out;
@@ -145,8 +157,33 @@ py::object product(const py::array& x, const py::array& y, Maybe onto) {
     return item == 8 ? product_as<double>(x, y, onto) : product_as<float>(x, y, onto);
 }
 
-void use_blas(uintptr_t sgemm, uintptr_t dgemm, const py::object& take) {
+PyObject* otherwise = nullptr;  // multiplies what the BLAS cannot; Python's, for ever
+
+// The same for Python's callers, without what pybind11 does for each call.
+PyObject* matmul(PyObject*, PyObject* const* args, Py_ssize_t count) {
+    const bool arrays =
+        count == 2 && py::isinstance<py::array>(args[0]) && py::isinstance<py::array>(args[1]);
+    try {
+        if (arrays) {
+            py::object found = product(py::reinterpret_borrow<py::array>(args[0]),
+                                       py::reinterpret_borrow<py::array>(args[1]), {});
+            if (!found.is_none()) return found.release().ptr();
+        }
+    } catch (py::error_already_set& error) {
+        error.restore();
+        return nullptr;
+    } catch (const std::exception& error) {
+        PyErr_SetString(PyExc_RuntimeError, error.what());
+        return nullptr;
+    }
+    if (otherwise) return PyObject_Vectorcall(otherwise, args, size_t(count), nullptr);
+    PyErr_SetString(PyExc_RuntimeError, "use_blas was not told what multiplies otherwise");
+    return nullptr;
+}
+
+void use_blas(uintptr_t sgemm, uintptr_t dgemm, const py::object& take, const py::object& other) {
     room = take.is_none() ? nullptr : py::object(take).release().ptr();
+    otherwise = other.is_none() ? nullptr : py::object(other).release().ptr();
     gemm32.store(reinterpret_cast<Gemm<float>>(sgemm));
     gemm64.store(reinterpret_cast<Gemm<double>>(dgemm));
 }
@@ -155,9 +192,13 @@ void use_blas(uintptr_t sgemm, uintptr_t dgemm, const py::object& take) {
 
 void bind_products(py::module_& m) {
     m.def("use_blas", &use_blas, py::arg("sgemm"), py::arg("dgemm"), py::arg("take") = py::none(),
+          py::arg("otherwise") = py::none(),
           "Multiply by these functions from now on: the addresses of cblas_sgemm and cblas_dgemm with sizes "
           "of 64 bits, that run on one thread; 0: by none. Large results are put into what take(elements, "
-          "dtype) gives.");
+          "dtype) gives. matmul leaves to otherwise(x, y) what these functions cannot multiply.");
+    static PyMethodDef quick{"matmul", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(&matmul)),
+                             METH_FASTCALL, "x @ y, by whichever can."};
+    m.attr("matmul") = py::reinterpret_steal<py::object>(PyCFunction_New(&quick, nullptr));
     m.def("product", &product, py::arg("x"), py::arg("y"), py::arg("onto") = py::none(),
           "x @ y for two matrices that the BLAS in use can multiply, else None; added to `onto`, if that is "
           "given.");

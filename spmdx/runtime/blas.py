@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 
 from spmdx.runtime import pool
-from spmdx.runtime.kernels import product, use_blas
+from spmdx.runtime.kernels import matmul as by_mkl
+from spmdx.runtime.kernels import use_blas
 
 _SEQUENTIAL = 1  # a threading layer, in mkl_service.h
 _STRICT = 0x10000  # as below: the same bits for any alignment and number of threads
@@ -26,12 +27,7 @@ _STRICT = 0x10000  # as below: the same bits for any alignment and number of thr
 
 def matmul(xp: Any) -> Callable[[Any, Any], Any]:
     """The function that multiplies blocks of a namespace."""
-    return (_by_mkl if mkl() else _by_numpy) if xp is np else xp.matmul
-
-
-def _by_mkl(x: Any, y: Any) -> Any:
-    found = product(x, y)
-    return _by_numpy(x, y) if found is None else found
+    return (by_mkl if mkl() else _by_numpy) if xp is np else xp.matmul
 
 
 def _by_numpy(x: Any, y: Any) -> Any:
@@ -70,7 +66,7 @@ def mkl() -> str:
     branch = library.MKL_CBWR_Get_Auto_Branch()
     if library.MKL_CBWR_Set(branch | _STRICT):  # an instruction set that has no strict mode
         library.MKL_CBWR_Set(branch)
-    use_blas(*(_address(getattr(library, f"cblas_{kind}gemm_64")) for kind in "sd"), pool.take)
+    use_blas(*(_address(getattr(library, f"cblas_{kind}gemm_64")) for kind in "sd"), pool.take, _by_numpy)
     text = ctypes.create_string_buffer(200)
     library.MKL_Get_Version_String(text, len(text))
     return text.value.decode().strip()

@@ -27,7 +27,8 @@ def openblas() -> Iterator[None]:
     if not found:
         pytest.skip("this NumPy brings no OpenBLAS of its own to stand in for MKL")
     library = ctypes.CDLL(str(found[0]))
-    kernels.use_blas(*(blas._address(getattr(library, f"scipy_cblas_{kind}gemm64_")) for kind in "sd"))
+    addresses = (blas._address(getattr(library, f"scipy_cblas_{kind}gemm64_")) for kind in "sd")
+    kernels.use_blas(*addresses, otherwise=blas._by_numpy)
     threads = kernels.threads()
     yield
     kernels.set_threads(threads)
@@ -98,9 +99,9 @@ def test_what_is_left_to_numpy() -> None:
     for a, b in others:
         assert kernels.product(a, b) is None
     for a, b in others[:4]:
-        assert np.array_equal(blas._by_mkl(a, b), a @ b)
+        assert np.array_equal(blas.by_mkl(a, b), a @ b)
     with pytest.raises(ValueError, match="matmul"):
-        blas._by_mkl(x, y[:5])
+        blas.by_mkl(x, y[:5])
 
 
 @pytest.mark.usefixtures("openblas")
@@ -180,7 +181,7 @@ def test_without_mkl() -> None:
     assert blas.mkl() or blas.matmul(np) is blas._by_numpy
 
 
-@pytest.mark.parametrize("multiply", [blas._by_numpy, blas._by_mkl])
+@pytest.mark.parametrize("multiply", [blas._by_numpy, blas.by_mkl])
 @pytest.mark.usefixtures("openblas")
 def test_broadcast_operands(multiply: Callable[[Any, Any], Any]) -> None:
     """Exact: whole numbers. What is repeated is multiplied once, and repeated in the result."""
