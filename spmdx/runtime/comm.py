@@ -170,6 +170,18 @@ class Comm(ABC, Generic[G]):
         return [int(np.ravel_multi_index(c, sizes)) if sizes else 0 for c in self.mesh.members(axes, self.coordinate)]
 
 
+class Renamed(Comm[Any]):
+    """The groups of another mesh that has the same ranks in the same places, under the names of this one's axes."""
+
+    def __init__(self, mesh: Mesh, rank: int, other: Comm[Any]) -> None:
+        super().__init__(mesh, rank)
+        self.other = other
+
+    def _make(self, axes: tuple[str, ...], positions: list[int]) -> Any:
+        names = zip(self.mesh.axis_names, self.other.mesh.axis_names)
+        return self.other.group(tuple(theirs for mine, theirs in names if mine in axes))
+
+
 C = TypeVar("C", bound=Comm[Any])
 
 
@@ -177,7 +189,8 @@ class World(ABC, Generic[C]):
     """All the ranks that run the program together.
 
     Communicators are kept for as long as the world is: to free one takes all its ranks at once, and none knows when
-    the others are done with it. Equal meshes share one, so that there are as many as a program has different meshes.
+    the others are done with it. Meshes that differ in the names of their axes alone share groups, so that there are as
+    many as a program arranges its ranks in different ways: MPI has about 2,000 communicators.
     """
 
     rank: int
@@ -189,6 +202,7 @@ class World(ABC, Generic[C]):
     def __init__(self, rank: int, size: int) -> None:
         self.rank, self.size = rank, size
         self._comms: dict[Mesh, C] = {}
+        self._arranged: dict[Any, C] = {}  # the first one of each arrangement of ranks
         self._lock = threading.RLock()  # to make one of GPUs asks for the hosts'
 
     @abstractmethod
@@ -213,4 +227,8 @@ class World(ABC, Generic[C]):
                 f"{mesh!r} names rank {max(mesh.ranks)}, and the world has {self.size} rank(s).",
                 "sx.make_mesh(...), which uses the ranks there are",
             )
-        return self._make(mesh) if mesh.device != "cuda" else self.of_gpu(self, mesh)
+        key = mesh.sizes, mesh.ranks, mesh.device
+        if key in self._arranged:
+            return Renamed(mesh, self.rank, self._arranged[key])
+        made = self._arranged[key] = self._make(mesh) if mesh.device != "cuda" else self.of_gpu(self, mesh)
+        return made

@@ -277,6 +277,19 @@ def test_groups_along_axes(world: Any) -> None:
     assert world.comm(mesh) is comm
 
 
+@pytest.mark.ranks(2, 4)
+def test_meshes_that_differ_in_names_share_groups(world: Any) -> None:
+    """MPI has so many communicators; other shapes and orders of the ranks are other groups."""
+    shape = (2, world.size // 2)
+    first, second = (world.comm(Mesh(names, shape)) for names in (("one", "two"), ("two", "three")))
+    for axes, theirs in {("one",): ("two",), ("two",): ("three",), ("two", "one"): ("three", "two"), (): ()}.items():
+        group = second.group(theirs)
+        assert first.group(axes) is group
+        assert len(group.all_gather(np.array([1]), [1] * group.size)) == group.size
+    backwards = world.comm(Mesh(("one", "two"), shape, ranks=range(world.size)[::-1]))
+    assert backwards.group(("one", "two")) is not first.group(("one", "two"))
+
+
 @pytest.mark.ranks(3, 4)
 def test_part_of_the_ranks(world: Any) -> None:
     """Ranks outside a mesh take no part in its communicators."""

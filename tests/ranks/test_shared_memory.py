@@ -40,6 +40,12 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shared, "SMALL", 2**12)
 
 
+@pytest.fixture(autouse=True)
+def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Meshes do not share groups with those of other tests."""
+    monkeypatch.setattr(world.current(), "_arranged", {})
+
+
 def group_of(mesh: sx.Mesh) -> Any:
     return world.current().comm(mesh).group(mesh.axis_names)
 
