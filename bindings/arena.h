@@ -39,7 +39,7 @@ inline char* map_pages(int file, int64_t bytes) {
     const int kind = file < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED;
     void* const place = mmap(nullptr, size_t(bytes), PROT_READ | PROT_WRITE, kind | MAP_NORESERVE, file, 0);
     if (place == MAP_FAILED) cannot("reserve memory", errno);
-    if (file >= 0) madvise(place, size_t(bytes), MADV_DONTDUMP);
+    madvise(place, size_t(bytes), MADV_DONTDUMP);  // a core file would count all of its pages
     madvise(place, size_t(bytes), MADV_HUGEPAGE);
     return static_cast<char*>(place);
 #else
@@ -225,12 +225,11 @@ class Arena {
             drop(begin + size - gone, gone);
         }
     }
-    // By an advice, for libraries that keep pages for a network card listen to those. Locked pages heed none.
+    // The advice is for shared memory too: libraries that keep pages for a network card listen to it.
     void drop(int64_t begin, int64_t bytes) {
 #if defined(__linux__)
-        const int refused = madvise(base_ + begin, size_t(bytes), file_ < 0 ? MADV_DONTNEED : MADV_REMOVE);
-        if (refused && file_ >= 0)
-            (void)!fallocate(file_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, begin, bytes);
+        madvise(base_ + begin, size_t(bytes), MADV_DONTNEED);
+        if (file_ >= 0) (void)!fallocate(file_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, begin, bytes);
 #endif
         join(cold_, begin, bytes);
     }
