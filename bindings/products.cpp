@@ -124,8 +124,9 @@ constexpr int64_t brief = 1 << 19;  // products of numbers for which others can 
 
 template <class T>
 py::object product_as(const py::array& x, const py::array& y, Maybe& onto) {
+    if (!gemm<T>()) return py::none();
     const Operand<T> a(x, 0), b(y, 1);
-    if (!gemm<T>() || !a.matrix || !b.matrix || a.matrix->columns != b.matrix->rows) return py::none();
+    if (!a.matrix || !b.matrix || a.matrix->columns != b.matrix->rows) return py::none();
     const int64_t m = a.matrix->rows, n = b.matrix->columns;
     const bool repeats = a.repeats || b.repeats;
     if (onto && (repeats || onto->ndim() != 2 || onto->shape(0) != m || onto->shape(1) != n ||
@@ -157,17 +158,28 @@ py::object product(const py::array& x, const py::array& y, Maybe onto) {
     return item == 8 ? product_as<double>(x, y, onto) : product_as<float>(x, y, onto);
 }
 
-PyObject* otherwise = nullptr;  // multiplies what the BLAS cannot; Python's, for ever
+PyObject *numpys = nullptr, *otherwise = nullptr;  // NumPy's matmul, and Python's way for the rest; for ever
 
-// The same for Python's callers, without what pybind11 does for each call.
+// Whether NumPy may just multiply: small operands, no broadcasts.
+bool is_plain(const py::array& x) {
+    if (x.nbytes() > large / 4) return false;
+    return std::find(x.strides(), x.strides() + x.ndim(), 0) == x.strides() + x.ndim();
+}
+
+// x @ y by whichever can, without what pybind11 does for each call.
 PyObject* matmul(PyObject*, PyObject* const* args, Py_ssize_t count) {
-    const bool arrays =
-        count == 2 && py::isinstance<py::array>(args[0]) && py::isinstance<py::array>(args[1]);
+    if (!otherwise) {
+        PyErr_SetString(PyExc_RuntimeError, "use_blas was not told what multiplies otherwise");
+        return nullptr;
+    }
+    PyObject* by = otherwise;
     try {
-        if (arrays) {
-            py::object found = product(py::reinterpret_borrow<py::array>(args[0]),
-                                       py::reinterpret_borrow<py::array>(args[1]), {});
+        if (count == 2 && py::isinstance<py::array>(args[0]) && py::isinstance<py::array>(args[1])) {
+            const auto x = py::reinterpret_borrow<py::array>(args[0]),
+                       y = py::reinterpret_borrow<py::array>(args[1]);
+            py::object found = product(x, y, {});
             if (!found.is_none()) return found.release().ptr();
+            if (is_plain(x) && is_plain(y)) by = numpys;
         }
     } catch (py::error_already_set& error) {
         error.restore();
@@ -176,14 +188,13 @@ PyObject* matmul(PyObject*, PyObject* const* args, Py_ssize_t count) {
         PyErr_SetString(PyExc_RuntimeError, error.what());
         return nullptr;
     }
-    if (otherwise) return PyObject_Vectorcall(otherwise, args, size_t(count), nullptr);
-    PyErr_SetString(PyExc_RuntimeError, "use_blas was not told what multiplies otherwise");
-    return nullptr;
+    return PyObject_Vectorcall(by, args, size_t(count), nullptr);
 }
 
 void use_blas(uintptr_t sgemm, uintptr_t dgemm, const py::object& take, const py::object& other) {
     room = take.is_none() ? nullptr : py::object(take).release().ptr();
     otherwise = other.is_none() ? nullptr : py::object(other).release().ptr();
+    numpys = py::object(py::module_::import("numpy").attr("matmul")).release().ptr();
     gemm32.store(reinterpret_cast<Gemm<float>>(sgemm));
     gemm64.store(reinterpret_cast<Gemm<double>>(dgemm));
 }

@@ -17,9 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from spmdx.runtime import pool
-from spmdx.runtime.kernels import matmul as by_mkl
-from spmdx.runtime.kernels import use_blas
+from spmdx.runtime import kernels, pool
 
 _SEQUENTIAL = 1  # a threading layer, in mkl_service.h
 _STRICT = 0x10000  # as below: the same bits for any alignment and number of threads
@@ -27,7 +25,9 @@ _STRICT = 0x10000  # as below: the same bits for any alignment and number of thr
 
 def matmul(xp: Any) -> Callable[[Any, Any], Any]:
     """The function that multiplies blocks of a namespace."""
-    return (by_mkl if mkl() else _by_numpy) if xp is np else xp.matmul
+    mkl()
+    function: Callable[[Any, Any], Any] = kernels.matmul if xp is np else xp.matmul
+    return function
 
 
 def _by_numpy(x: Any, y: Any) -> Any:
@@ -61,12 +61,13 @@ def mkl() -> str:
     of_numpy = np.show_config(mode="dicts")["Build Dependencies"]["blas"]["name"]
     library = None if os.environ.get("SPMDX_BLAS") == "numpy" or "mkl" in of_numpy else _opened()
     if library is None:
+        kernels.use_blas(0, 0, pool.take, _by_numpy)
         return ""
     library.MKL_Set_Threading_Layer(_SEQUENTIAL)
     branch = library.MKL_CBWR_Get_Auto_Branch()
     if library.MKL_CBWR_Set(branch | _STRICT):  # an instruction set that has no strict mode
         library.MKL_CBWR_Set(branch)
-    use_blas(*(_address(getattr(library, f"cblas_{kind}gemm_64")) for kind in "sd"), pool.take, _by_numpy)
+    kernels.use_blas(*(_address(getattr(library, f"cblas_{kind}gemm_64")) for kind in "sd"), pool.take, _by_numpy)
     text = ctypes.create_string_buffer(200)
     library.MKL_Get_Version_String(text, len(text))
     return text.value.decode().strip()

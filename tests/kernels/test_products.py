@@ -32,7 +32,6 @@ def openblas() -> Iterator[None]:
     threads = kernels.threads()
     yield
     kernels.set_threads(threads)
-    kernels.use_blas(0, 0)
     blas.mkl.cache_clear()
     blas.mkl()
 
@@ -99,9 +98,9 @@ def test_what_is_left_to_numpy() -> None:
     for a, b in others:
         assert kernels.product(a, b) is None
     for a, b in others[:4]:
-        assert np.array_equal(blas.by_mkl(a, b), a @ b)
+        assert np.array_equal(kernels.matmul(a, b), a @ b)
     with pytest.raises(ValueError, match="matmul"):
-        blas.by_mkl(x, y[:5])
+        kernels.matmul(x, y[:5])
 
 
 @pytest.mark.usefixtures("openblas")
@@ -171,17 +170,34 @@ def test_gradients_added_up_by_products(name: str, monkeypatch: pytest.MonkeyPat
 
 
 def test_without_mkl() -> None:
-    """NumPy's own function, where MKL is not installed or is not wanted."""
-    program = (
-        "import numpy as np; from spmdx.runtime import blas; print(blas.matmul(np) is blas._by_numpy, repr(blas.mkl()))"
-    )
+    """NumPy's own function, to the bit, where MKL is not installed or is not wanted."""
+    program = """
+import numpy as np
+from spmdx.runtime import blas
+multiply = blas.matmul(np)
+draw = np.random.default_rng(0).standard_normal
+for left, right in [((3, 4), (4, 5)), ((300, 200), (200, 100)), ((2, 3, 4), (4, 5)), ((4,), (4, 5)), ((3, 0), (0, 2))]:
+    for dtype in (np.float32, np.float64, np.float16, int, complex):
+        x, y = draw(left).astype(dtype), draw(right).astype(dtype)
+        found, want = multiply(x, y), np.matmul(x, y)
+        assert found.dtype == want.dtype and found.tobytes() == want.tobytes(), (left, dtype)
+print(repr(blas.mkl()))
+"""
     env = {**os.environ, "SPMDX_BLAS": "numpy"}
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=env, check=True)
-    assert done.stdout == "True ''\n"
-    assert blas.mkl() or blas.matmul(np) is blas._by_numpy
+    assert done.stdout == "''\n"
 
 
-@pytest.mark.parametrize("multiply", [blas._by_numpy, blas.by_mkl])
+def test_what_cannot_be_multiplied_is_an_error_of_numpys() -> None:
+    multiply = blas.matmul(np)
+    for x, y in [(np.ones((2, 3)), np.ones((2, 3))), (np.ones(()), np.ones(3))]:
+        with pytest.raises(ValueError, match="matmul"):
+            multiply(x, y)
+    with pytest.raises(TypeError):
+        multiply(np.ones(3))
+
+
+@pytest.mark.parametrize("multiply", [blas._by_numpy, kernels.matmul])
 @pytest.mark.usefixtures("openblas")
 def test_broadcast_operands(multiply: Callable[[Any, Any], Any]) -> None:
     """Exact: whole numbers. What is repeated is multiplied once, and repeated in the result."""
