@@ -26,8 +26,7 @@ _STRICT = 0x10000  # as below: the same bits for any alignment and number of thr
 def matmul(xp: Any) -> Callable[[Any, Any], Any]:
     """The function that multiplies blocks of a namespace."""
     mkl()
-    function: Callable[[Any, Any], Any] = kernels.matmul if xp is np else xp.matmul
-    return function
+    return kernels.matmul if xp is np else xp.matmul  # type: ignore[no-any-return]
 
 
 def _by_numpy(x: Any, y: Any) -> Any:
