@@ -37,7 +37,7 @@ def checked(dtype: Any) -> DType:
     """
     try:
         return _known(dtype)
-    except TypeError as error:  # not understood, or no key of a memo
+    except (TypeError, ValueError) as error:  # not understood, or no key of a memo
         instead = DtypeError(f"{dtype!r} is no dtype.", "sx.float32, 'float32' or another dtype's name")
         raise error if isinstance(error, DtypeError) else instead from None
 
@@ -57,15 +57,17 @@ def read(value: Any, dtype: Any = None, make: Callable[..., Any] = np.asarray) -
     Raises:
         ShapeError: rows of different lengths.
         RangeError: a number that the dtype cannot hold.
-        DtypeError: what is no number.
+        DtypeError: what is no number, and what a masked array leaves out.
     """
     kind = None if dtype is None else checked(dtype)
+    if isinstance(value, np.ndarray) and type(value) is not np.ndarray and np.ma.is_masked(value):
+        raise DtypeError("arrays have no masks, and this one leaves elements out.", "value.filled(0)")
     try:
         return make(value, dtype=kind)
     except OverflowError:
         raise RangeError(f"{short(value)} holds a number that {kind} does not.", "a wider dtype, or float") from None
     except (TypeError, ValueError) as error:
-        instead: SpmdxError = DtypeError(f"{short(value)}: {error}.", "np.asarray(value, dtype=float)")
+        instead: SpmdxError = DtypeError(f"{short(value)}: {error}.", "numbers alone, as in [1.0, 2.0]")
         if "inhomogeneous" in str(error):
             line = "[row + [0] * (longest - len(row)) for row in rows], or one array for each row"
             instead = ShapeError(f"{short(value)} is no array: its rows have different lengths.", line)
@@ -74,10 +76,10 @@ def read(value: Any, dtype: Any = None, make: Callable[..., Any] = np.asarray) -
 
 def unfit(name: str, operands: Sequence[Any], error: OverflowError) -> OverflowError:
     """The error for a Python number that does not fit an array that it meets, whose dtype it takes."""
-    kinds = [x.dtype for x in operands if hasattr(x, "dtype")]
+    kinds = [int64 if x.dtype == bool else x.dtype for x in operands if hasattr(x, "dtype")]  # as NumPy: a bool and 2
     for x, kind in ((x, kind) for x in operands if type(x) is int for kind in kinds if not _holds(kind, x)):
-        wider = next((k for k in map(np.dtype, ("i2", "u2", "i4", "u4", "i8", "u8")) if _holds(k, x)), float64)
-        line = f"x.astype({wider.name!r}) first" if abs(x) < 2**1024 else "a number below 1.8e308"
+        wider = (k for k in map(np.dtype, "hiqHIQ") if _holds(k, x) and np.can_cast(kind, k))
+        line = f"x.astype({next(wider, float64).name!r}) first" if abs(x) < 2**1024 else "a number below 1.8e308"
         return RangeError(f"{name}: {short(x)} is beyond {kind}, the dtype of the array that it meets.", line)
     return error
 

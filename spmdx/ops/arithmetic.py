@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from spmdx.array import Array
-from spmdx.dtypes import NUMERIC, REAL, DType, bfloat16, checked, kind, promoted, read
+from spmdx.dtypes import NUMERIC, REAL, DType, bfloat16, checked, kind, promoted
 from spmdx.errors import ArgumentError, DtypeError
 from spmdx.op import constant, default_mesh, op
 from spmdx.ops.compare import equal, greater, less
@@ -227,7 +227,7 @@ def astype(x: Any, dtype: Any, *, copy: bool = True, device: str | None = None) 
     """
     target = checked(dtype)
     if not isinstance(x, Array):
-        return constant(read(x, target), default_mesh())
+        return astype(constant(x, default_mesh()), target, device=device)
     if device not in (None, x.device):
         raise DtypeError(f"astype does not move arrays from {x.device!r} to {device!r}.", "x.to(mesh, placement)")
     if x.dtype == target:

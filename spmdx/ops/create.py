@@ -38,7 +38,7 @@ def full(
 
 def _filled(spec: Spec, value: Any) -> Array:
     xp = memory.space(spec.mesh.device)
-    if type(value) not in SCALARS or (type(value) is int and spec.dtype.kind in "iu"):
+    if type(value) not in SCALARS or type(value) is int:  # an int may be beyond the dtype
         value = value if hasattr(value, "__cuda_array_interface__") else dtypes.read(value, spec.dtype)
     if getattr(value, "ndim", 0):  # it broadcasts to the whole, not to a block
         if value.ndim > spec.ndim or any(m not in (1, n) for m, n in zip(value.shape[::-1], spec.shape[::-1])):
@@ -200,6 +200,16 @@ def arange(
     return wrap(spec, block)
 
 
+def _end(value: Any) -> Any:
+    """An end of linspace: a number. Of an Array's no gradient passes."""
+    if type(value) in SCALARS:
+        return value
+    found = dtypes.read(value)
+    if found.ndim:
+        raise ShapeError(f"linspace lies between two numbers; got one end of shape {found.shape}.", "linspace(0, 1, 5)")
+    return found.astype(dtypes.checked(found.dtype))[()]
+
+
 def linspace(
     start: Any,
     stop: Any,
@@ -217,12 +227,12 @@ def linspace(
     n = whole(num, "linspace: num", "num=50")
     if n < 0:
         raise ArgumentError(f"linspace: num is 0 or more; got {n}.", "num=0")
-    start, stop = (np.asarray(v)[()] if isinstance(v, Array) else v for v in (start, stop))  # no gradient passes
+    start, stop = _end(start), _end(stop)
     inner = np.result_type(start, stop, 0.0)
     kind = dtypes.checked(inner if dtype is None else dtype)
     spec = spec_for((n,), kind, mesh, placement, device)
     gaps = n - 1 if endpoint else n
-    a, b = inner.type(start), inner.type(stop)
+    a, b = (dtypes.read(v, inner)[()] for v in (start, stop))
     with np.errstate(all="ignore"):
         delta = b - a
         step = delta / gaps if gaps > 0 else delta

@@ -32,13 +32,13 @@ def can_cast(from_: Any, to: Any, /) -> bool:
 def isdtype(dtype: Any, kind: Any) -> bool:
     """True if a dtype is of a kind: a dtype, one of the standard's words ("bool", "signed integer",
     "unsigned integer", "integral", "real floating", "complex floating", "numeric"), or a tuple of these."""
-    found = checked(dtype)
+    found = dtype if isinstance(dtype, np.dtype) else checked(dtype)  # another library's may be of none
     if isinstance(kind, tuple):
         return any(isdtype(found, k) for k in kind)
     if isinstance(kind, str):
         if kind not in _FAMILIES:
             raise ArgumentError(f"{kind!r} is not a kind of dtypes.", f"one of {', '.join(map(repr, _FAMILIES))}")
-        return found.kind in _FAMILIES[kind]
+        return found.kind in _FAMILIES[kind] and (found.kind != "V" or found == bfloat16)
     return bool(found == checked(kind))
 
 

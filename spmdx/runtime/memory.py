@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from spmdx.runtime.pool import take
+from spmdx.runtime.pool import LEAST_SHARED, take
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
@@ -63,7 +63,7 @@ def room(like: Any, count: int, dtype: Any = None) -> Any:
 
 def copied(block: Any) -> Any:
     """A copy of a block or a NumPy array, C-contiguous."""
-    if not isinstance(block, np.ndarray):
+    if not isinstance(block, np.ndarray) or block.nbytes < LEAST_SHARED:  # small: NumPy's memory, without the way to it
         return of(block).array(block, order="C")
     out = take(block.size, block.dtype).reshape(block.shape)
     np.copyto(out, block)

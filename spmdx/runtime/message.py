@@ -99,10 +99,8 @@ class Message:
             return [np.empty(shape, self.dtype) if small else take(n, self.dtype).reshape(shape)]
         if self.verb != "all_reduce":
             return [take(n, self.dtype).reshape(r.shape) for n, r in zip(self.elements, self.routes)]
-        starts = [
-            0,
-            *accumulate(-(-n * self.dtype.itemsize // LINE) * LINE // self.dtype.itemsize for n in self.elements),
-        ]
+        item = self.dtype.itemsize
+        starts = [0, *accumulate(-(-n * item // LINE) * LINE // item for n in self.elements)]
         flat = take(starts[-1], self.dtype)
         return [flat[at : at + n].reshape(r.shape) for at, n, r in zip(starts, self.elements, self.routes)]
 

@@ -193,3 +193,11 @@ def test_what_is_not_numpys_is_not_taken_by_position() -> None:
     for function in (sx.sort, sx.argsort):
         with pytest.raises(TypeError, match="positional"):
             function(sx.asarray(Z), 0, "stable")
+
+
+def test_kinds_of_dtypes_are_numpys_also_of_those_that_no_array_has() -> None:
+    words = ("bool", "signed integer", "unsigned integer", "integral", "real floating", "complex floating", "numeric")
+    for dtype in map(np.dtype, ("?", "i2", "u8", "f4", "f8", "c16", "O", "U3", "M8[D]", [("a", "f4")])):
+        for kind in (*words, ("integral", np.float32), np.float32):
+            assert sx.isdtype(dtype, kind) == np.isdtype(dtype, kind)
+    assert sx.isdtype("bfloat16", "real floating") and sx.isdtype(sx.bfloat16, sx.bfloat16)
