@@ -54,7 +54,7 @@ def spec_for(
             memory.need_gpu()
         mesh = Mesh(mesh.axis_names, mesh.sizes, mesh.ranks, device)
     sizes = sizes_of(shape)
-    if max(sizes, default=0) >= 2**63 or math.prod(sizes) * dtype.itemsize >= 2**63:
+    if math.prod(sizes) * dtype.itemsize >= 2**63:
         raise ShapeError(f"an array of shape {sizes} has more bytes than a computer counts: 2**63.", "smaller sizes")
     return place(mesh, sizes, dtype, placement)
 
