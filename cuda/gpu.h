@@ -8,6 +8,7 @@ namespace spmdx {
 namespace {
 
 #define SPMDX_BY_FOUR _Pragma("unroll 4")
+#define SPMDX_ROLLED _Pragma("unroll 1")
 
 constexpr unsigned everyone = 0xFFFFFFFFu;
 

@@ -1,7 +1,7 @@
 // Activations, norms, softmax, cross-entropy and rotations as the GPU has them: the functions of an element
 // are those of the CPU, the order of a row's sums is not.
 #include "activation.h"
-#include "gpu.h"
+#include "norm.h"
 
 namespace spmdx {
 namespace {
@@ -46,89 +46,6 @@ SPMDX_FN void each_biased(uint64_t n, uint64_t period, T* out, const T* g, const
     }
     for (uint64_t i = done + thread_number(); i < n; i += thread_count())
         out[i] = narrow_to(f(widen(g ? g[i] : x[i]), C(widen(x[i]) + widen(bias[i % period]))), T());
-}
-
-// What a row is shifted and multiplied by so that its mean is 0 (if centered) and its mean square 1.
-template <class C>
-struct Moments {
-    C mean, root;
-};
-template <int pack, int held, class R, class C>
-SPMDX_FN Moments<C> moments(R& x, int64_t n, C eps, bool centered) {
-    C sum = 0, square = 0;
-    if (centered) {
-        over<pack, held>(n, [&](int64_t i, int at) {
-            x.need(i, at);
-            SPMDX_UNROLL for (int v = 0; v < pack; ++v) sum += x.value[at + v];
-        });
-        sum = over_row<Add<C>>(sum) / C(n);
-    }
-    over<pack, held>(n, [&](int64_t i, int at) {
-        x.need(i, at);
-        SPMDX_UNROLL for (int v = 0; v < pack; ++v) square +=
-            (x.value[at + v] - sum) * (x.value[at + v] - sum);
-    });
-    return {sum, 1 / sqrt(over_row<Add<C>>(square) / C(n) + eps)};
-}
-
-template <class T, int pack, int held, class C>
-SPMDX_FN void norm(int64_t n, int64_t rows, C eps, bool centered, const T* x, const T* scale, const T* bias,
-                   T* out) {
-    over_rows(rows, [&](int64_t row) {
-        Row<T, pack, held> in;
-        in.begin(x + row * n, n);
-        const Moments<C> m = moments<pack, held>(in, n, eps, centered);
-        over<pack, held>(n, [&](int64_t i, int at) {
-            in.need(i, at);
-            Pack<T, pack> result, by, more;
-            if (scale) by = load<pack>(scale + i);
-            if (bias) more = load<pack>(bias + i);
-            SPMDX_UNROLL for (int v = 0; v < pack; ++v) {
-                C y = (in.value[at + v] - m.mean) * m.root;
-                if (scale) y *= widen(by.v[v]);
-                if (bias) y += widen(more.v[v]);
-                result.v[v] = narrow_to(y, T());
-            }
-            store<pack>(out + row * n + i, result);
-        });
-    });
-}
-
-// With respect to x: root (d - y mean(d y) - mean(d)), where d = g scale and y is the row brought to 0 and 1.
-template <class T, int pack, int held, class C>
-SPMDX_FN void norm_back(int64_t n, int64_t rows, C eps, bool centered, const T* x, const T* scale, const T* g,
-                        T* out) {
-    over_rows(rows, [&](int64_t row) {
-        Row<T, pack, held> in, slope;
-        in.begin(x + row * n, n);
-        slope.begin(g + row * n, n);
-        const Moments<C> m = moments<pack, held>(in, n, eps, centered);
-        const auto scaled = [&](int64_t i, int at) {
-            slope.need(i, at);
-            if (!scale) return;
-            const Pack<T, pack> by = load<pack>(scale + i);
-            SPMDX_UNROLL for (int v = 0; v < pack; ++v) slope.value[at + v] *= widen(by.v[v]);
-        };
-        C along = 0, level = 0;
-        over<pack, held>(n, [&](int64_t i, int at) {
-            in.need(i, at);
-            scaled(i, at);
-            SPMDX_UNROLL for (int v = 0; v < pack; ++v) {
-                along += slope.value[at + v] * (in.value[at + v] - m.mean);
-                level += slope.value[at + v];
-            }
-        });
-        along = over_row<Add<C>>(along) * m.root / C(n);
-        level = centered ? over_row<Add<C>>(level) / C(n) : C(0);
-        over<pack, held>(n, [&](int64_t i, int at) {
-            in.need(i, at);
-            if (held == 0) scaled(i, at);
-            Pack<T, pack> result;
-            SPMDX_UNROLL for (int v = 0; v < pack; ++v) result.v[v] = narrow_to(
-                (slope.value[at + v] - (in.value[at + v] - m.mean) * m.root * along - level) * m.root, T());
-            store<pack>(out + row * n + i, result);
-        });
-    });
 }
 
 // Softmax of rows, or its logarithm.
@@ -274,11 +191,19 @@ extern "C" __global__ void bias_gelu_back(uint64_t n, uint64_t period, T* out, c
     extern "C" __global__ void __launch_bounds__(512)                                                        \
         norm_##way(int64_t n, int64_t rows, double eps, int centered, const T* x, const T* scale,            \
                    const T* bias, T* out) {                                                                  \
-        norm<T, pack, held>(n, rows, C(eps), centered != 0, x, scale, bias, out);                            \
+        over_rows(rows, [&](int64_t row) {                                                                   \
+            Row<T, pack, held> in;                                                                           \
+            in.begin(x + row * n, n);                                                                        \
+            norm_row(in, n, C(eps), centered != 0, scale, bias, out + row * n);                              \
+        });                                                                                                  \
     }                                                                                                        \
     extern "C" __global__ void __launch_bounds__(512) norm_back_##way(                                       \
         int64_t n, int64_t rows, double eps, int centered, const T* x, const T* scale, const T* g, T* out) { \
-        norm_back<T, pack, held>(n, rows, C(eps), centered != 0, x, scale, g, out);                          \
+        over_rows(rows, [&](int64_t row) {                                                                   \
+            norm_row_back<T, pack, held>(                                                                    \
+                x + row * n, g + row * n, n, C(eps), centered != 0, scale,                                   \
+                [&](int64_t i, int, const Pack<T, pack>& to) { store<pack>(out + row * n + i, to); });       \
+        });                                                                                                  \
     }                                                                                                        \
     extern "C" __global__ void __launch_bounds__(512)                                                        \
         softmax_##way(int64_t n, int64_t rows, int logarithm, const T* x, T* out) {                          \

@@ -36,8 +36,9 @@ def add_norm(
 ) -> tuple[Array, Array]:
     """What a layer gives, added to the residual stream, and the norm of the stream, which the next layer reads.
 
-    ``stream = residual + dropout(key, x + added, rate)`` and ``layer_norm(stream, scale, bias)``, to the bit; on a CPU
-    in one pass over memory each way, where nothing moves and everything is of float32 or of float64.
+    ``stream = residual + dropout(key, x + added, rate)`` and ``layer_norm(stream, scale, bias)``, to the bit on a CPU;
+    in one pass over memory each way, where nothing moves and everything is of float32 or of float64, or on a GPU of any
+    one floating dtype.
 
     Args:
         x: what the layer gives; a Partial one, as of a product whose rows are divided, is finished first.

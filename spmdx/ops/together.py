@@ -1,7 +1,7 @@
 """Several operations in one pass over their operands.
 
 Each is an operation of its own, with its rule; calls that were seen before, and move nothing, are made together where
-the blocks are plain ones. The bits are those of the separate calls.
+the blocks are plain ones. On a CPU the bits are those of the separate calls.
 """
 
 from __future__ import annotations
@@ -16,10 +16,12 @@ from spmdx.array import Array
 from spmdx.later import arrive
 from spmdx.ops.elementwise import add
 from spmdx.ops.fit import fit
+from spmdx.ops.launched import Launched
 from spmdx.ops.neural import _bias_gelu_back, _norm, _norm_back, _norm_scale_back
 from spmdx.ops.reduce import LEAST_ROW, SUMMED, sum
 from spmdx.ops.update import _adam_step, _mix, _mix_square
-from spmdx.runtime.kernels import HOST, kept_numbers
+from spmdx.runtime import memory
+from spmdx.runtime.kernels import FLOATS, HOST, kept_numbers
 from spmdx.spec import Spec
 from spmdx.tape import Watched
 
@@ -46,6 +48,21 @@ def _plain(*arrays: Any) -> Any:
         if type(block) is not np.ndarray or block.dtype != blocks[0].dtype or not block.flags.c_contiguous:
             return None
     return blocks if blocks[0].dtype in SUMMED else None
+
+
+def _ready(*arrays: Any) -> Any:
+    """The kernels for the blocks of arrays, what makes a new block beside them, and the blocks; None if they are not
+    C-contiguous and of one dtype that these kernels know."""
+    blocks = _plain(*arrays)
+    if blocks is not None:
+        return HOST.build, np.empty, blocks
+    if arrays[0].spec.mesh.device != "cuda":
+        return None
+    device, blocks = memory.gpu(), [x._block for x in arrays]
+    for block in blocks:
+        if type(block) is not device.cupy.ndarray or block.dtype != blocks[0].dtype or not block.flags.c_contiguous:
+            return None
+    return (Launched(device.launch), device.cupy.empty, blocks) if blocks[0].dtype in FLOATS else None
 
 
 def norm_gradients(
@@ -92,7 +109,9 @@ class Drop(NamedTuple):
         """What the kernel asks to draw the mask of this rank's block."""
         here = spec.mesh.here()
         pieces = [spec.pieces(d, here) for d in range(len(spec.shape))]
-        return self.words._block.tolist(), spec.shape, pieces, *kept_numbers(1.0 - self.rate, spec.dtype.itemsize == 8)
+        words = self.words._block
+        own = words if memory.on_device(words) else words.tolist()  # on a GPU read there
+        return own, spec.shape, pieces, *kept_numbers(1.0 - self.rate, spec.dtype.itemsize == 8)
 
 
 class AddNorm(NamedTuple):
@@ -118,13 +137,14 @@ def add_norm(how: AddNorm, x: Array, residual: Array, scale: Any, bias: Any, add
         found.append(seen(add, spec, added.spec))
     if any(each is not spec for each in found) or not (how.drop is None or how.drop.seen(spec)):
         return None
-    blocks = _plain(*given)
-    if blocks is None or not blocks[0].size:
+    ready = _ready(*given)
+    if ready is None or not ready[2][0].size:
         return None
-    stream, out = np.empty_like(blocks[0]), np.empty_like(blocks[0])
+    build, empty, blocks = ready
+    stream, out = (empty(blocks[0].shape, blocks[0].dtype) for _ in range(2))
     rest = iter(blocks[2:])
     of_scale, of_bias, of_added = (None if a is None else next(rest) for a in (scale, bias, added))
-    HOST.build.add_norm(stream, out, blocks[0], of_added, blocks[1], of_scale, of_bias, *how.numbers(spec))
+    build.add_norm(stream, out, blocks[0], of_added, blocks[1], of_scale, of_bias, *how.numbers(spec))
     return Array(stream, spec), Array(out, spec)
 
 
@@ -161,16 +181,17 @@ def _add_norm_back(
     sums += [(seen(sum, spec, rows, None, False), a.dtype) for a in (bias, added) if a is not None]
     if any(each is not spec for each in whole) or any(found is None for found, _ in sums):
         return None
-    blocks = _plain(stream, g, *(a for a in (scale, g_stream) if a is not None))
-    if blocks is None or not blocks[0].size:
+    ready = _ready(stream, g, *(a for a in (scale, g_stream) if a is not None))
+    if ready is None or not ready[2][0].size:
         return None
+    build, empty, blocks = ready
     rest = iter(blocks[2:])
     of_scale, of_stream = (None if a is None else next(rest) for a in (scale, g_stream))
-    out, to_x = np.empty_like(blocks[0]), None if how.drop is None else np.empty_like(blocks[0])
-    made = [np.empty(spec.shape[-1:], spec.dtype) for _ in sums]
+    out, to_x = (empty(blocks[0].shape, spec.dtype) if made else None for made in (True, how.drop is not None))
+    made = [empty(spec.shape[-1:], spec.dtype) for _ in sums]
     each = iter(made)
     to_vectors = [None if a is None else next(each) for a in (scale, bias, added)]
-    HOST.build.add_norm_back(out, to_x, to_vectors, blocks[0], of_scale, of_stream, blocks[1], *how.numbers(spec))
+    build.add_norm_back(out, to_x, to_vectors, blocks[0], of_scale, of_stream, blocks[1], *how.numbers(spec))
     vectors = iter([Array(block, found).astype(dtype) for block, (found, dtype) in zip(made, sums)])
     to_residual = Array(out, spec)
     return (

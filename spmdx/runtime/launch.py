@@ -36,6 +36,7 @@ SIZES = ("heads", "rows", "columns", "inner", "outer")
 SHAPE = np.dtype([("lead", "i8", (3,)), *((name, "i8") for name in SIZES), ("scale", "f8")])
 U64, I64, F64, I32, F32 = np.uint64, np.int64, np.float64, np.int32, np.float32
 Shape = Sequence[int]
+Args = Callable[[int, int], Sequence[Any]]
 
 
 class Attention(NamedTuple):
@@ -85,7 +86,7 @@ class Launcher:
 
     # Random values
 
-    def _place(self, shape: Shape, intervals: Any) -> tuple[Any, Any, Any, int]:
+    def place(self, shape: Shape, intervals: Any) -> tuple[Any, Any, Any, int]:
         """Where a block's elements lie, as an argument; rows, the longest run, and what keeps the table alive."""
         key = (tuple(shape), tuple(tuple(map(tuple, pieces)) for pieces in intervals))
         found = self._places.get(key)
@@ -124,14 +125,14 @@ class Launcher:
     ) -> None:
         """Random values of a distribution into a block."""
         name, argument, each = draws.distribution(kind, element, len(words) == 2, tuple(real), low, span)
-        place = self._place(shape, intervals)
+        place = self.place(shape, intervals)
         self._over_place(name, place, each, (argument, draws.key(tuple(words)), self.device.counter, place[0], out))
 
     def fill_streams(
         self, out: Any, kind: str, words: Any, shape: Shape, intervals: Any, inputs: Sequence[Any]
     ) -> None:
         """Random values that each draw from a stream of their own."""
-        place, steps = self._place(shape, intervals), _with_steps(inputs, 2)
+        place, steps = self.place(shape, intervals), _with_steps(inputs, 2)
         self._over_place(
             f"stream_{kind}", place, 1, (draws.key(tuple(words)), self.device.counter, place[0], *steps, out)
         )
@@ -145,7 +146,7 @@ class Launcher:
                 self._words.clear()
                 self._words[words] = self.cupy.asarray(np.array(words, np.uint32))
             words = self._words[words]
-        place = self._place(shape, intervals)
+        place = self.place(shape, intervals)
         real = F64 if element in ("f64", "c128") else F32
         args = (F32(kept), real(scale), words, I32(len(words) == 2), self.device.counter, place[0], x, out)
         self._over_place(f"drop_{element}", place, 4, args)
@@ -172,9 +173,7 @@ class Launcher:
 
     # Rows
 
-    def rows(
-        self, name: str, x: Any, others: Sequence[Any], args: Callable[[int, int], Sequence[Any]], held: bool
-    ) -> None:
+    def rows(self, name: str, x: Any, others: Sequence[Any], args: Args, held: bool, module: str = "neural") -> None:
         """A kernel over the rows of x, the way that their length allows; ``args`` of their length and number."""
         n = x.shape[-1]
         count, pack = x.size // max(1, n), 16 // x.itemsize
@@ -188,9 +187,7 @@ class Launcher:
         teams = max(1, 256 // threads) if threads == 32 else 1
         if count and n:
             grid, block = (min(-(-count // teams), MOST_ROWS),), (threads, teams)
-            self.kernel(f"neural-{TYPES[x.dtype]}", f"{name}_{way}" if way else name)(
-                grid, block, tuple(args(n, count))
-            )
+            self.kernel(f"{module}-{TYPES[x.dtype]}", f"{name}_{way}")(grid, block, tuple(args(n, count)))
 
     def norm(self, out: Any, x: Any, scale: Any, bias: Any, eps: float, centered: bool) -> None:
         """Layer or RMS norm of rows."""
@@ -218,12 +215,16 @@ class Launcher:
         if norm is not None:
             args: Any = (I64(n), I64(rows), *norm, x, moments)
             self.kernel(module, "norm_moments")((min(-(-rows // 8), MOST_ROWS),), (32, 8), args)
-        chunks = max(1, min(-(-rows // 64), -(-8 * self.device.multiprocessors // columns), 65535))
-        chunk = -(-rows // chunks)
+        chunks, chunk = self.chunks(rows, columns)
         parts = self.cupy.empty(chunks * n, wide)
         args = (I64(n), I64(rows), I64(chunk), x, x if g is None else g, moments, parts)
         self.kernel(module, "norm_scale_back")((columns, chunks), (32, 8), args)
         self.flat(module, "norm_sum_parts", n, (I64(n), I64(chunks), parts, out))
+
+    def chunks(self, rows: int, columns: int) -> tuple[int, int]:
+        """How many chunks of rows sums over them are made of, beside so many blocks of columns; and their length."""
+        found = max(1, min(-(-rows // 64), -(-8 * self.device.multiprocessors // columns), 65535))
+        return found, -(-rows // found)
 
     def bias_gelu(self, out: Any, x: Any, bias: Any, g: Any, total: Any) -> None:
         """GELU of x + bias; with g the gradient with respect to x, and its sum over rows."""
@@ -360,11 +361,6 @@ def _view(x: Any, heads: bool = True, step: bool = False) -> Any:
     if x is not None:
         strides = [s // x.itemsize for s in x.strides]
         lead, last = strides[: x.ndim - 2 - heads], strides[x.ndim - 2 - heads :]
-        view[0] = (
-            x.data.ptr,
-            [*[0] * (3 - len(lead)), *lead],
-            last[0] if heads else 0,
-            last[-2],
-            last[-1] if step else 1,
-        )
+        before = [*[0] * (3 - len(lead)), *lead]
+        view[0] = x.data.ptr, before, last[0] if heads else 0, last[-2], last[-1] if step else 1
     return view

@@ -22,13 +22,14 @@ except ImportError:  # run by itself, to build ahead
 EXACT = ("--std=c++17", "--fmad=false")
 CLOSE = ("--std=c++17",)  # attention, whose order of addition is its own in any case
 TYPES = {"f16": "Half", "bf16": "BFloat16", "f32": "float", "f64": "double"}
+TYPED = {t: f"--define-macro=SPMDX_TYPE={name}" for t, name in TYPES.items()}
 # What is compiled at a time: a source, or a source for one type of elements.
 MODULES = {
     "kernels": EXACT,
     "pack": EXACT,
-    **{f"neural-{t}": (*EXACT, f"--define-macro=SPMDX_TYPE={c}") for t, c in TYPES.items()},
-    **{f"tensor-{t}": (*CLOSE, f"--define-macro=SPMDX_TYPE={TYPES[t]}") for t in ("f16", "bf16")},
-    **{f"attention-{t}": (*CLOSE, f"--define-macro=SPMDX_TYPE={c}") for t, c in TYPES.items()},
+    **{f"{source}-{t}": (*EXACT, of_type) for source in ("neural", "residual") for t, of_type in TYPED.items()},
+    **{f"tensor-{t}": (*CLOSE, TYPED[t]) for t in ("f16", "bf16")},
+    **{f"attention-{t}": (*CLOSE, of_type) for t, of_type in TYPED.items()},
 }
 WHEELS = {12: "cuda_nvrtc", 13: "cu13"}  # nvidia-cuda-nvrtc-cu12 and nvidia-cuda-nvrtc: where they put the library
 

@@ -14,9 +14,9 @@ from spmdx.runtime import nvrtc
 
 ARCHITECTURES = {12: (70, 75, 80, 90, 100), 13: (75, 80, 90, 100)}
 # Bytes of registers that a kernel may spill to memory; which of them do, and how much, differs between architectures.
-SPILLS = {r"(attention|tensor)-.*": 64, r"neural-.*": 32, r".*": 0}
+SPILLS = {r"(attention|tensor)-.*": 64, r"(neural|residual)-.*": 32, r".*": 0}
 # Registers of a thread, where blocks of so many threads are launched (65,536 for a block).
-MOST = {r"(norm|softmax|sum_exp|cross_back)\w*_(held|long|any)|norm_moments": 128, r".*": 255}
+MOST = {r"(norm|add_norm|softmax|sum_exp|cross_back)\w*_(held|long|any)|norm_moments": 128, r".*": 255}
 
 
 class Use(NamedTuple):
