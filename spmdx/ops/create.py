@@ -39,7 +39,7 @@ def full(
 def _filled(spec: Spec, value: Any) -> Array:
     xp = memory.space(spec.mesh.device)
     if type(value) not in SCALARS or type(value) is int:  # an int may be beyond the dtype
-        value = value if hasattr(value, "__cuda_array_interface__") else dtypes.read(value, spec.dtype)
+        value = value if hasattr(value, "__cuda_array_interface__") else dtypes.read(value, spec.dtype)[()]
     if getattr(value, "ndim", 0):  # it broadcasts to the whole, not to a block
         if value.ndim > spec.ndim or any(m not in (1, n) for m, n in zip(value.shape[::-1], spec.shape[::-1])):
             raise ShapeError(f"values of shape {value.shape} do not fill an array of shape {spec.shape}.", "one number")
