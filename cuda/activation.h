@@ -1,4 +1,4 @@
-// Activations of neural networks and their slopes, for one element.
+// Activations of neural networks and their slopes, and what optimizers do, for one element.
 #pragma once
 
 #include "scalar.h"
@@ -80,6 +80,20 @@ SPMDX_FN T gelu_erf_slope(T x) {
     const Gauss<T> at = normal_at(x);
     const T most = T(40);  // the density is 0 long before, also beside an infinity
     return at.below + (x > most ? most : x < -most ? -most : x) * at.density;
+}
+
+// What optimizers do to an element: x a + y b and x a + y**2 b, and Adam's step of the means of g and g**2.
+template <class T>
+SPMDX_FN T mix(T x, T a, T y, T b) {
+    return x * a + y * b;
+}
+template <class T>
+SPMDX_FN T mix_square(T x, T a, T y, T b) {
+    return y * y * b + x * a;
+}
+template <class T>
+SPMDX_FN T adam_step(T m, T v, T rate, T root, T eps) {
+    return m / (sqrt(v) / root + eps) * -rate;
 }
 
 }  // namespace spmdx

@@ -172,10 +172,63 @@ SPMDX_EACH(each_gelu_erf_back, x* gelu_erf_slope(y))
 SPMDX_EACH(each_silu, silu(x))
 SPMDX_EACH(each_silu_back, x* silu_slope(y))
 SPMDX_EACH(each_swiglu, silu(x) * y)
-SPMDX_EACH(each_mix, x* a + y * b)
-SPMDX_EACH(each_mix_square, y * y * b + x * a)
-SPMDX_EACH(each_adam_step, x / (spmdx::sqrt(y) / b + c) * -a)
-SPMDX_EACH(each_adamw_step, x / (spmdx::sqrt(y) / b + c) * -a - z * d)
+SPMDX_EACH(each_mix, mix(x, a, y, b))
+SPMDX_EACH(each_mix_square, mix_square(x, a, y, b))
+SPMDX_EACH(each_adam_step, adam_step(x, y, a, b, c))
+SPMDX_EACH(each_adamw_step, adam_step(x, y, a, b, c) - z * d)
+
+// Adam over many parameters in one launch, each with a share of the blocks: what training.h has in `adam`.
+// The means and the step are of the type that is computed in.
+struct AdamPart {
+    const T* g;
+    const C *m, *v;
+    const T* p;  // null: it does not decay
+    C *mean, *square, *step;
+    uint64_t count, first, blocks;  // elements; the first of its blocks, and how many
+};
+struct AdamParts {
+    static constexpr int most = 40;  // of 4 KiB, that arguments may have
+    AdamPart of[most];
+};
+struct AdamNumbers {
+    double kept, added, kept_square, added_square;
+    Given rate, root, eps, decay;
+};
+extern "C" __global__ void adam_parts(int count, AdamParts parts, AdamNumbers numbers) {
+    const C kept = C(numbers.kept), added = C(numbers.added), kept_square = C(numbers.kept_square),
+            added_square = C(numbers.added_square), rate = numbers.rate.number(),
+            root = numbers.root.number(), eps = numbers.eps.number(), decay = numbers.decay.number();
+    int own = 0;
+    while (own + 1 < count && parts.of[own + 1].first <= blockIdx.x) ++own;
+    const AdamPart& of = parts.of[own];
+    const auto step = [&](C g, C m, C v, C p, C& mean, C& square) {
+        mean = mix(m, kept, g, added);
+        square = mix_square(v, kept_square, g, added_square);
+        const C taken = adam_step(mean, square, rate, root, eps);
+        return of.p ? taken - p * decay : taken;
+    };
+    const uint64_t number = (blockIdx.x - of.first) * blockDim.x + threadIdx.x, all = of.blocks * blockDim.x;
+    constexpr int pack = pack_of<C>;  // of the narrow ones, as many elements in 8 bytes
+    constexpr int bytes = pack * int(sizeof(T));
+    uint64_t done = 0;
+    if (aligned<bytes>(of.g) && aligned<bytes>(of.p) && aligned<16>(of.m) && aligned<16>(of.v) &&
+        aligned<16>(of.mean) && aligned<16>(of.square) && aligned<16>(of.step)) {
+        done = of.count / pack * pack;
+        for (uint64_t i = number * pack; i < done; i += all * pack) {
+            const Pack<T, pack> g = load<pack>(of.g + i), p = of.p ? load<pack>(of.p + i) : g;
+            const Pack<C, pack> m = load<pack>(of.m + i), v = load<pack>(of.v + i);
+            Pack<C, pack> mean, square, taken;
+            SPMDX_UNROLL for (int k = 0; k < pack; ++k) taken.v[k] =
+                step(widen(g.v[k]), m.v[k], v.v[k], widen(p.v[k]), mean.v[k], square.v[k]);
+            store<pack>(of.mean + i, mean);
+            store<pack>(of.square + i, square);
+            store<pack>(of.step + i, taken);
+        }
+    }
+    for (uint64_t i = done + number; i < of.count; i += all)
+        of.step[i] =
+            step(widen(of.g[i]), of.m[i], of.v[i], widen(of.p ? of.p[i] : of.g[i]), of.mean[i], of.square[i]);
+}
 
 extern "C" __global__ void bias_gelu(uint64_t n, uint64_t period, T* out, const T* x, const T* bias) {
     each_biased<T>(n, period, out, nullptr, x, bias, [](C, C y) { return gelu(y); });

@@ -67,11 +67,11 @@ inline void activate_as(Activation which, void* out, const void* const* in, cons
         case Activation::silu: return run([](T x, T, T) { return silu(x); });
         case Activation::silu_back: return run([](T g, T x, T) { return g * silu_slope(x); });
         case Activation::swiglu: return run([](T gate, T x, T) { return silu(gate) * x; });
-        case Activation::mix: return run([=](T x, T y, T) { return x * a + y * b; });
-        case Activation::mix_square: return run([=](T x, T y, T) { return y * y * b + x * a; });
-        case Activation::adam_step: return run([=](T m, T v, T) { return m / (sqrt(v) / b + c) * -a; });
+        case Activation::mix: return run([=](T x, T y, T) { return mix(x, a, y, b); });
+        case Activation::mix_square: return run([=](T x, T y, T) { return mix_square(x, a, y, b); });
+        case Activation::adam_step: return run([=](T m, T v, T) { return adam_step(m, v, a, b, c); });
         case Activation::adamw_step:
-            return run([=](T m, T v, T p) { return m / (sqrt(v) / b + c) * -a - p * d; });
+            return run([=](T m, T v, T p) { return adam_step(m, v, a, b, c) - p * d; });
         case Activation::passed:
             return run([=](T g, T x, T) {
                 const T at = x * c, part = b != 0 ? g * b : T(0);  // a form that compilers vectorise

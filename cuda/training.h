@@ -116,10 +116,10 @@ inline void adam(const Adam<T>& of, const AdamNumbers& numbers, uint64_t begin, 
     T *const mean = of.mean, *const square = of.square, *const step = of.step;
     const auto run = [&](auto decayed) {
         SPMDX_FOR (uint64_t i = begin; i < end; ++i) {
-            const T m = before[i] * kept + g[i] * added;
-            const T v = g[i] * g[i] * added_square + square_before[i] * kept_square;
+            const T m = mix(before[i], kept, g[i], added);
+            const T v = mix_square(square_before[i], kept_square, g[i], added_square);
             mean[i] = m, square[i] = v;
-            step[i] = decayed(m / (sqrt(v) / root + eps) * -rate, i);
+            step[i] = decayed(adam_step(m, v, rate, root, eps), i);
         }
     };
     if (p)

@@ -23,6 +23,11 @@ DROPPING = np.dtype(
     ]
 )
 SUMS = np.dtype([("of", "u8", (3,))])
+# As cuda/neural.cu has them: arrays of Adam, the elements, and the blocks of the launch that are theirs.
+MOST = 40
+PART = np.dtype([("arrays", "u8", (7,)), ("count", "u8"), ("first", "u8"), ("blocks", "u8")])
+PARTS = np.dtype([("of", PART, (MOST,))])
+ADAM_NUMBERS = np.dtype([("means", "f8", (4,)), ("given", "V16", (4,))])
 
 
 def _at(x: Any) -> int:
@@ -96,6 +101,25 @@ class Launched:
         args: Any = (I64(n), I64(rows), I64(chunk), stream, g, out if to_x is None else to_x, moments, sums)
         self.launch.kernel(module, "add_norm_sums")((columns, chunks), (32, 8), args)
         self.launch.flat(module, "add_norm_sum_parts", n, (I64(n), I64(chunks), sums, *vectors))
+
+    def adam(self, some: Sequence[Sequence[Any]], numbers: Sequence[Any]) -> None:
+        """Adam for many parameters: of each g, m, v, the next m and v, the step, and p where it decays. All but g and p
+        are of the dtype that is computed in."""
+        given, _held = self.launch.numbers(numbers[4:])
+        argument = np.zeros(1, ADAM_NUMBERS)
+        argument["means"][0], argument["given"][0] = numbers[:4], given.view("V16")
+        full = [arrays for arrays in some if arrays[0].size]
+        for at in range(0, len(full), MOST):
+            self._adam(full[at : at + MOST], argument)
+
+    def _adam(self, some: Sequence[Sequence[Any]], numbers: Any) -> None:
+        parts, first = np.zeros(1, PARTS), 0
+        for i, (arrays, blocks) in enumerate(zip(some, self.launch.shares([a[1].nbytes for a in some]))):
+            g, m, v, mean, square, step, p = (*arrays, None)[:7]
+            parts["of"][0, i] = tuple(map(_at, (g, m, v, p, mean, square, step))), g.size, first, blocks
+            first += blocks
+        kernel = self.launch.kernel(f"neural-{kernels.FLOATS[some[0][0].dtype]}", "adam_parts")
+        kernel((first,), (256,), (I32(len(some)), parts, numbers))
 
 
 __all__: list[str] = []

@@ -13,6 +13,7 @@ import numpy as np
 
 from spmdx import check, context
 from spmdx.array import Array
+from spmdx.dtypes import NARROW
 from spmdx.later import arrive
 from spmdx.ops.elementwise import add
 from spmdx.ops.fit import fit
@@ -227,23 +228,37 @@ def adam(
         numbers: for each parameter what :func:`_adam_step` takes: rate, root, eps and decay.
     """
     found: list[Any] = [None] * len(parameters)
-    passes: dict[Any, list[list[Any]]] = {}
+    passes: dict[Any, tuple[Any, list[Any], list[list[Any]]]] = {}
     for i, ((g, m, v, p), given) in enumerate(zip(parameters, numbers)):
         arrive((g,))  # a gradient may be on its way still
         specs = _adam_specs(g, m, v, p, b1, b2, given)
-        arrays = None if specs is None else _plain(g, m, v, *((p,) if isinstance(p, Array) else ()))
-        if arrays is None or any(a.shape != arrays[0].shape for a in arrays):
+        ready = None if specs is None else _adam_ready(g, m, v, p)
+        if ready is None:
             m, v = _mix(m, b1, g, 1 - b1), _mix_square(v, b2, g, 1 - b2)
             found[i] = _adam_step(m, v, p, *given), m, v
             continue
-        outs = [np.empty_like(arrays[0]) for _ in range(3)]
+        build, empty, arrays = ready
+        outs = [empty(arrays[1].shape, arrays[1].dtype) for _ in range(3)]
         found[i] = tuple(Array(block, spec) for block, spec in zip((outs[2], *outs[:2]), specs))
-        values = tuple(float(n._block) if isinstance(n, Array) else float(n) for n in given)
-        decays = arrays[3:] if values[-1] else []
-        passes.setdefault((arrays[0].dtype, values), []).append([*arrays[:3], *outs, *decays])
-    for (_, values), some in passes.items():
-        HOST.build.adam(some, (b1, 1 - b1, b2, 1 - b2, *values))
+        values = [n._block if isinstance(n, Array) else n for n in given]
+        values = [n if memory.on_device(n) else float(n) for n in values]  # on a GPU read there
+        key = type(arrays[0]), arrays[0].dtype, *(id(n) if memory.on_device(n) else n for n in values)
+        decays = arrays[3:] if memory.on_device(values[-1]) or values[-1] else []
+        passes.setdefault(key, (build, values, []))[2].append([*arrays[:3], *outs, *decays])
+    for build, values, some in passes.values():
+        build.adam(some, (b1, 1 - b1, b2, 1 - b2, *values))
     return found
+
+
+def _adam_ready(g: Array, m: Array, v: Array, p: Any) -> Any:
+    """What :func:`_ready` gives for them, if they have one shape; the means lie in the dtype that is computed in."""
+    means, given = _ready(m, v), _ready(g, *((p,) if isinstance(p, Array) else ()))
+    if means is None or given is None:
+        return None
+    (build, empty, (m, v)), (g, *rest) = means, given[2]
+    if m.dtype != (np.float32 if g.dtype in NARROW else g.dtype) or any(a.shape != g.shape for a in (m, v, *rest)):
+        return None
+    return build, empty, [g, m, v, *rest]
 
 
 def _adam_specs(g: Array, m: Array, v: Array, p: Any, b1: float, b2: float, given: tuple[Any, ...]) -> Any:

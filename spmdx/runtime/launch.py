@@ -160,16 +160,24 @@ class Launcher:
     def activate(self, out: Any, name: str, inputs: Sequence[Any], numbers: Sequence[Any] = ()) -> None:
         """A function of cuda/neural.h, in the dtype of ``out``."""
         x, y, z = (inputs[min(i, len(inputs) - 1)] for i in range(3))
-        given = [np.zeros(1, GIVEN) for _ in range(4)]
-        held = []  # numbers of the device, in float64: nothing waits for them
-        for place, n in zip(given, numbers):
-            if isinstance(n, float):
-                place["value"] = n
-            else:
-                held.append(n.astype(F64, copy=False))
-                place["data"] = held[-1].data.ptr
-        args = (U64(out.size), out, x, y, z, *given)
+        given, _held = self.numbers(numbers)
+        args = (U64(out.size), out, x, y, z, *np.split(given, 4))
         self.flat(f"neural-{TYPES[out.dtype]}", f"each_{name}", out.size, args, 16 // out.itemsize)
+
+    @staticmethod
+    def numbers(numbers: Sequence[Any]) -> tuple[Any, list[Any]]:
+        """Up to four numbers as arguments: by value, or where they lie on the device, in float64, so that nothing waits
+        for them; and what keeps them there."""
+        given, held = np.zeros(4, GIVEN), list[Any]()
+        for i, n in enumerate(numbers):
+            held.append(n if isinstance(n, float) else n.astype(F64, copy=False))
+            given[i] = (n, 0) if isinstance(n, float) else (0, held[-1].data.ptr)
+        return given, held
+
+    def shares(self, nbytes: Sequence[int]) -> list[int]:
+        """Blocks of one launch for each of several arrays of so many bytes: none more than it has use for."""
+        most = WAVES * self.device.multiprocessors
+        return [min(-(-n // (16 * THREADS)), -(-most * n // sum(nbytes))) for n in nbytes]
 
     # Rows
 

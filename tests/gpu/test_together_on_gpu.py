@@ -1,6 +1,6 @@
-"""Several operations as one kernel of the device: dropout, the sum with a residual stream and its norm.
+"""Several operations as one kernel of the device: dropout, the sum with a residual stream and its norm; and Adam.
 
-Against the kernels of the single operations and the CPU's: sums of elements and dropout exact, norms close.
+Against the kernels of the single operations and the CPU's: sums of elements, dropout and Adam exact, norms close.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from test_kernels_on_gpu import CLOSE, KEYS, MOSTLY_SLOW, close, same
 from there import REAL
 
 import spmdx as sx
+from spmdx import tree
 from spmdx.ops.launched import Launched
 from spmdx.runtime import kernels
 from spmdx.runtime.gpu import here
@@ -134,3 +135,59 @@ def test_add_norm_on_two_ranks(device: Any) -> None:
         assert same(found[0], host[0])
         for a, b in zip(found, host):
             close(a, b, np.float32, 40)
+
+
+@pytest.mark.parametrize("dtype", MOSTLY_SLOW)
+@pytest.mark.parametrize("numbers", ["of the host", "of the device"])
+def test_adam(numbers: str, dtype: Any, device: Any) -> None:
+    """Exact, as the CPU's of the same gradients widened: more parameters than a launch takes, of all sizes, some of
+    which decay and some of which lie apart from 16 bytes; nothing beside them is written."""
+    draw, xp = np.random.default_rng(7), here().xp
+    wide = np.float64 if dtype is np.float64 else np.float32
+    values, some, wanted, results = [1e-3, 0.9, 1e-8, 0.01], [], [], []
+    for i, n in enumerate([70001, 0, 1, 5, *draw.integers(1, 3000, 41).tolist(), 4096]):
+        start = int(i % 7 == 3)
+        given = [draw.normal(size=n + start).astype(t) for t in (dtype, wide, wide, dtype)]
+        given[2] = np.abs(given[2])
+        g, m, v, p = (np.ascontiguousarray(a[start:], wide) for a in given)
+        outs, decays = [np.empty(n, wide) for _ in range(3)], i % 3 != 1
+        kernels.HOST.build.adam([[g, m, v, *outs, *([p] if decays else [])]], (0.9, 0.1, 0.99, 0.01, *values))
+        wanted.append(outs)
+        room = [xp.full(n + start + 3, 7.0, np.dtype(wide)) for _ in range(3)]
+        results.append([(a, start, n) for a in room])
+        dev = [xp.asarray(a)[start:] for a in given]
+        some.append([*dev[:3], *(a[start : start + n] for a in room), *(dev[3:] if decays else [])])
+    own = values if numbers == "of the host" else [xp.asarray(np.array(n, wide)) for n in values]
+    Launched(here().launch).adam(some, (0.9, 0.1, 0.99, 0.01, *own))
+    for found, want in zip(results, wanted):
+        for (a, start, n), w in zip(found, want):
+            a = a.get()
+            assert same(a[start : start + n], w)
+            assert (a[:start] == 7).all() and (a[start + n :] == 7).all()
+
+
+@stand_in_only
+@pytest.mark.parametrize("rate", [1e-2, lambda t: 1e-2 / (t + 1)], ids=["number", "schedule"])
+def test_adamw_is_one_launch(rate: Any, device: Any) -> None:
+    """Steps seen before: a launch for those that decay and one for those that do not, of each dtype; the values are the
+    CPU's, and nobody waits."""
+    draw = np.random.default_rng(2)
+    shapes = {"w": (9, 5), "v": (8, 8), "b": (7,)}
+    arrays = [{n: draw.normal(size=s).astype("f4") for n, s in shapes.items()} for _ in range(2)]
+
+    def steps(mesh: Any, dtype: Any) -> list[Any]:
+        params, grads = (tree.map(lambda a: sx.asarray(a, mesh=mesh).astype(dtype), a) for a in arrays)
+        optimizer = sx.optim.adamw(rate, mask=lambda params: tree.map(lambda p: p.ndim > 1, params))
+        state = optimizer.init(params)
+        for _ in range(3):
+            device.clear()
+            updates, state = optimizer.update(grads, state, params)
+            waited, launched = device.of("wait"), [name for name, *_ in device.of("launch")]
+            params = sx.optim.apply_updates(params, updates)
+        if mesh.device == "cuda":
+            assert not waited and launched == ["adam_parts"] * 2
+        return [x.numpy() for x in tree.leaves((params, state))]
+
+    for dtype in (np.float32, sx.bfloat16):
+        host, found = (steps(sx.make_mesh({"p": 1}, device=d), dtype) for d in ("cpu", "cuda"))
+        assert all(same(a, b) for a, b in zip(found, host))
