@@ -36,7 +36,7 @@ WAITS = {
     "recv": "group.recv(v, 1)",
     "a barrier": "group.barrier()",
     "begun": "y = sx.asarray(np.arange(8.0), placement=sx.P('world')).redistribute({}); y.numpy()",
-    "the first message": "sx.ones(4, mesh=sx.make_mesh({'a': 2}), placement=sx.P('a')).sum().numpy()",
+    "the first message": "sx.ones(4, mesh=sx.make_mesh({'a': 2, 'b': 1}), placement=sx.P('a')).sum().numpy()",
 }
 
 

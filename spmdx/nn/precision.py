@@ -63,7 +63,7 @@ class LossScale(NamedTuple):
         """Halved, not below 1, after a step that was not finite; doubled after ``interval`` good steps in a row."""
         steps = e.where(finite, self.good_steps + 1, 0)
         grown = e.greater_equal(steps, interval)
-        more = e.minimum(self.value * 2, GREATEST)  # an infinity would never come down again
+        more = e.minimum(self.value, GREATEST / 2) * 2  # an infinity would never come down again
         value = e.where(finite, e.where(grown, more, self.value), e.maximum(self.value / 2, 1))
         return LossScale(value, e.where(grown, 0, steps))
 
