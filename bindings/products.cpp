@@ -34,8 +34,8 @@ constexpr int64_t large = 1 << 18;  // bytes
 
 py::array new_matrix(py::dtype dtype, int64_t rows, int64_t columns) {
     if (!room || rows * columns * dtype.itemsize() < large) {
-        const auto& numpy =
-            py::detail::npy_api::get();  // itself: a small product is as fast as the way to it
+        // By NumPy itself: a small product takes no longer than the way to it.
+        const auto& numpy = py::detail::npy_api::get();
         const std::array<Py_intptr_t, 2> shape{rows, columns};
         PyObject* const made = numpy.PyArray_NewFromDescr_(numpy.PyArray_Type_, dtype.release().ptr(), 2,
                                                            shape.data(), nullptr, nullptr, 0, nullptr);
