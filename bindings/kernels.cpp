@@ -12,6 +12,7 @@
 
 #include "bindings/barrier.h"
 #include "bindings/blocks.h"
+#include "bindings/calls.h"
 #include "bindings/dispatch.h"
 #include "bindings/exit.h"
 #include "bindings/farewell.h"
@@ -246,6 +247,7 @@ PYBIND11_MODULE(_kernels, m) {
     bind_arena(m);
     bind_messages(m);
     bind_neural(m);
+    bind_calls(m);
     bind_products(m);
     bind_residual(m);
     bind_training(m);

@@ -37,8 +37,8 @@ class State:
 
 
 _fields = attrgetter(*(f.name for f in fields(State)))  # replace() of dataclasses takes thrice as long
-_state: ContextVar[State] = ContextVar("spmdx", default=State())
-get = _state.get
+variable: ContextVar[State] = ContextVar("spmdx", default=State())
+get = variable.get
 _find_world: list[Callable[[], Any]] = []
 
 
@@ -64,7 +64,7 @@ def forget_calls() -> None:
 
 def world() -> Any:
     """The world of the running rank, made at first use."""
-    state = _state.get()
+    state = variable.get()
     if state.world is None:
         made = _find_world[0]()
         state.world, state.rank = made, made.rank
@@ -73,7 +73,7 @@ def world() -> Any:
 
 def rank() -> int:
     """This rank's number in its world."""
-    return int(world().rank) if (here := _state.get().rank) is None else here
+    return int(world().rank) if (here := variable.get().rank) is None else here
 
 
 class use:  # noqa: N801  # read as a verb
@@ -83,16 +83,16 @@ class use:  # noqa: N801  # read as a verb
         self.changes = changes
 
     def __enter__(self) -> State:
-        state = State(*_fields(_state.get()))
+        state = State(*_fields(variable.get()))
         for name, value in self.changes.items():
             setattr(state, name, value)
-        self.token = _state.set(state)
+        self.token = variable.set(state)
         return state
 
     def __exit__(self, *_: object) -> None:
-        _state.reset(self.token)
+        variable.reset(self.token)
 
 
 def enter(state: State) -> None:
     """Make ``state`` the record of the calling thread for good: how a thread rank begins."""
-    _state.set(state)
+    variable.set(state)

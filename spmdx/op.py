@@ -8,7 +8,7 @@ recorded for a gradient, takes the long way.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import cache, partial
 from typing import Any
 
@@ -21,6 +21,7 @@ from spmdx.move import count, move
 from spmdx.placement import P
 from spmdx.plan import LOCAL
 from spmdx.propagate import Traits
+from spmdx.runtime import kernels
 from spmdx.spec import Spec
 from spmdx.tape import Watched
 
@@ -57,6 +58,7 @@ class Operation:
         self.entries: dict[Any, Entry] = {}
         self.planned: dict[Any, Entry] = {}  # entries as a running plan wants them
         self.dtypes: dict[Any, Any] = {}  # what operands' dtypes and static arguments give, whatever the shapes
+        self.names: tuple[str, ...] = ()  # of the static arguments
 
     def vjp(self, *rules: Callable[..., Any]) -> Any:
         """Register gradient rules, one for each array operand: ``rule(g, out, *operands, **static)``. One rule used
@@ -74,6 +76,11 @@ class Operation:
         if self.gradient_of_each is not None:
             return self.gradient_of_each(i, g, out, *inputs, **static)
         return self.gradients[i](g, out, *inputs, **static) if self.gradients else None
+
+    def short_way(self, otherwise: Callable[..., Any]) -> Callable[..., Any]:
+        """The operation as a function of its operands and static arguments by position: what was seen before is
+        computed at once, and all else is ``otherwise(operation, operands, static, names)``."""
+        return kernels.short_way(self, self.memo, self.arrays, self.names, otherwise)  # type: ignore[no-any-return]
 
     def entry(
         self, specs: tuple[Any, ...], operands: tuple[Any, ...], static: tuple[Any, ...], names: tuple[str, ...]
@@ -187,21 +194,19 @@ def _home(body: Callable[..., Any]) -> tuple[str, str]:
 def _caller(operation: Operation) -> Any:
     """The public function: the body's signature without ``xp``, and the short way for calls seen before.
 
-    It is written out as source, because a short way that loops over its operands would be no short way.
+    It is written out as source, for functions that read ``*args`` take longer and tell a reader less.
     """
     parameters = list(inspect.signature(operation.body).parameters.values())[2 if operation.bounds else 1 :]
     variadic = operation.arrays is None
     operands = [p.name for p in parameters[: 1 if variadic else operation.arrays]]
-    names = tuple(p.name for p in parameters[len(operands) :])
-    lines = [f"def operation_({_signature(parameters)}):"]
-    if not variadic:
-        lines += _short_way(operands, names)
-    passed = f"tuple({operands[0]})" if variadic else _tuple(operands)
-    lines += [f"    return call({passed}, {_tuple(names)}, names)"]
+    operation.names = tuple(p.name for p in parameters[len(operands) :])
+    passed = ", ".join([*operands, *operation.names])
+    if variadic:
+        passed = f"operation, tuple({operands[0]}), ({''.join(f'{n}, ' for n in operation.names)}), operation.names"
+    source = f"def operation_({_signature(parameters)}):\n    return way({passed})"
     scope: dict[str, Any] = {f"_default_{p.name}": p.default for p in parameters}
-    scope |= {"Array": Array, "Watched": Watched, "state": context.get, "operation": operation, "names": names}
-    scope |= {"unfit": partial(unfit, operation.name), "get": operation.memo.get, "call": partial(call, operation)}
-    exec(_compiled("\n".join(lines)), scope)
+    scope |= {"operation": operation, "way": call if variadic else operation.short_way(call)}
+    exec(_compiled(source), scope)
     function = scope["operation_"]
     function.__name__ = function.__qualname__ = operation.name
     function.__doc__, function.__module__ = operation.body.__doc__, operation.body.__module__
@@ -222,42 +227,6 @@ def _signature(parameters: list[inspect.Parameter]) -> str:
             parts.append("*")
         parts.append(p.name if p.default is p.empty else f"{p.name}=_default_{p.name}")
     return ", ".join(parts)
-
-
-def _tuple(names: Sequence[str]) -> str:
-    return f"({', '.join(names)}{',' if len(names) == 1 else ''})"
-
-
-def _short_way(operands: list[str], names: tuple[str, ...]) -> list[str]:
-    """Look the call up by specs, types of Python scalars and static arguments; compute; wrap, recorded or not."""
-    kinds = [f"t_{x}" for x in operands]
-    known = [f"k_{x}" for x in operands]
-    types = [f"{t} = type({x})" for t, x in zip(kinds, operands)]
-    tests = [f"{k} = {t} is Array or {t} is Watched" for k, t in zip(known, kinds)]
-    single = len(operands) == 1
-    specs = [f"{x}.spec" if single else f"{x}.spec if {k} else {t}" for x, k, t in zip(operands, known, kinds)]
-    blocks = [f"{x}._block" if single else f"{x}._block if {k} else {x}" for x, k in zip(operands, known)]
-    key = ", ".join([*specs, *names])
-    made = f"found[0]({', '.join(blocks)}), found[1]"
-    plain = " and ".join(f"{t} is not Watched" for t in kinds)
-    look = f"found = get({key})" if single and not names else f"found = get(({key}))"
-    guarded = ["try:", f"    {look}", "except TypeError:", "    found = None"] if names else [look]
-    run = [
-        f"if {plain} or not (now := state()).depth:",
-        f"    return Array({made})",
-        "if now.saving is None:",
-        f"    return Watched({made}, operation, {_tuple(operands)}, found[2])",
-    ]
-    if not single:  # a Python number among them may be beyond the dtype that it is to take
-        raised = f"    raise unfit({_tuple(operands)}, error) from None"
-        run = ["try:", *(f"    {line}" for line in run), "except OverflowError as error:", raised]
-    return [
-        f"    {'; '.join(types + tests)}",
-        f"    if {' or '.join(known)}:",
-        *(f"        {line}" for line in guarded),
-        "        if found is not None:",
-        *(f"            {line}" for line in run),
-    ]
 
 
 def call(operation: Operation, operands: tuple[Any, ...], static: tuple[Any, ...], names: tuple[str, ...]) -> Array:

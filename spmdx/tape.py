@@ -12,6 +12,7 @@ from typing import Any
 
 from spmdx import context
 from spmdx.array import Array
+from spmdx.runtime import kernels
 from spmdx.spec import Spec
 
 _order = count()
@@ -36,6 +37,9 @@ class Watched(Array):
         self.inputs = inputs
         self.static = static
         self.order = next(_order)
+
+
+kernels.tell_arrays(Array, Watched, context.variable, context.State, _order)
 
 
 class Rule:

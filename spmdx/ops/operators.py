@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from functools import partial
 from types import FunctionType
 from typing import Any
 
@@ -53,7 +52,7 @@ def _asked(operation: Operation, operands: tuple[Any, ...], static: tuple[Any, .
 def _operator(function: Any) -> Any:
     """An operation as Python's operator: NotImplemented where an operand is foreign. It is the same code with the same
     memo, and another long way: a call that was seen before costs nothing more."""
-    scope = {**function.__globals__, "call": partial(_asked, function.op)}
+    scope = {**function.__globals__, "way": function.op.short_way(_asked)}
     return FunctionType(function.__code__, scope, function.__name__, function.__defaults__)
 
 

@@ -1,0 +1,238 @@
+// The short way of an operation's call: one that was seen before is looked up, computed and wrapped here;
+// every other goes on in Python. What is called for each operation of a program has no room for pybind11's
+// own way.
+#include "bindings/calls.h"
+
+#include <structmember.h>
+
+#include <array>
+#include <cstddef>
+
+namespace py = pybind11;
+
+namespace spmdx {
+namespace {
+
+// What Python says of arrays, once and for ever: their types, and where their slots lie.
+struct Arrays {
+    PyTypeObject *plain = nullptr, *watched = nullptr;
+    Py_ssize_t block = 0, spec = 0, rule = 0, inputs = 0, statics = 0, order = 0;
+    PyObject *state = nullptr, *counter = nullptr;  // the context's record, and the order of making
+    Py_ssize_t depth = 0, saving = 0;               // of that record
+} arrays;
+
+PyObject*& slot(PyObject* x, Py_ssize_t offset) {
+    return *reinterpret_cast<PyObject**>(reinterpret_cast<char*>(x) + offset);
+}
+
+void fill(PyObject* x, Py_ssize_t offset, PyObject* value) { slot(x, offset) = Py_NewRef(value); }
+
+bool is_array(PyObject* x) { return Py_TYPE(x) == arrays.plain || Py_TYPE(x) == arrays.watched; }
+
+constexpr Py_ssize_t most = 8;  // operands
+
+// One operation as a function of its operands and then its static arguments, all by position.
+struct ShortWay {
+    PyObject ob_base;
+    vectorcallfunc function;
+    Py_ssize_t operands;
+    PyObject *operation, *memo,
+        *names;           // memo: calls that move nothing, to (function of blocks, spec, static)
+    PyObject* otherwise;  // (operation, operands, static, names): Python's way
+};
+
+using Object = py::object;
+
+Object tuple_of(PyObject* const* items, Py_ssize_t count) {
+    PyObject* made = PyTuple_New(count);
+    for (Py_ssize_t i = 0; made && i < count; ++i) PyTuple_SET_ITEM(made, i, Py_NewRef(items[i]));
+    return py::reinterpret_steal<Object>(made);
+}
+
+PyObject* long_way(ShortWay* self, PyObject* const* args, Py_ssize_t count) {
+    const Object operands = tuple_of(args, self->operands),
+                 statics = tuple_of(args + self->operands, count - self->operands);
+    if (!operands || !statics) return nullptr;
+    PyObject* const passed[]{self->operation, operands.ptr(), statics.ptr(), self->names};
+    return PyObject_Vectorcall(self->otherwise, passed, 4, nullptr);
+}
+
+// (function of blocks, spec, static) of a call that was seen before, or none, perhaps with an error set. A
+// call is known by its arrays' specs, the types of its Python numbers and its static arguments.
+Object seen(ShortWay* self, PyObject* const* args, Py_ssize_t count) {
+    PyObject* found;
+    if (count == 1) {
+        found = PyDict_GetItemWithError(self->memo, slot(args[0], arrays.spec));
+    } else {
+        const auto key = py::reinterpret_steal<Object>(PyTuple_New(count));
+        if (!key) return {};
+        for (Py_ssize_t i = 0; i < count; ++i) {
+            PyObject* part = args[i];
+            if (i < self->operands)
+                part = is_array(part) ? slot(part, arrays.spec) : reinterpret_cast<PyObject*>(Py_TYPE(part));
+            PyTuple_SET_ITEM(key.ptr(), i, Py_NewRef(part));
+        }
+        found = PyDict_GetItemWithError(self->memo, key.ptr());
+        if (!found && PyErr_ExceptionMatches(PyExc_TypeError)) PyErr_Clear();  // lists and slices do not hash
+    }
+    return py::reinterpret_borrow<Object>(found);
+}
+
+// An array of one of the two types, without its record.
+PyObject* wrapped(PyTypeObject* type, PyObject* block, PyObject* spec) {
+    PyObject* made = type->tp_alloc(type, 0);
+    if (!made) return nullptr;
+    fill(made, arrays.block, block);
+    fill(made, arrays.spec, spec);
+    return made;
+}
+
+PyObject* call(PyObject* callable, PyObject* const* args, size_t flags, PyObject* keywords) {
+    auto* const self = reinterpret_cast<ShortWay*>(callable);
+    const Py_ssize_t count = PyVectorcall_NARGS(flags), operands = self->operands;
+    if (keywords || count != operands + PyTuple_GET_SIZE(self->names)) {
+        PyErr_SetString(PyExc_TypeError, "operands and static arguments, all by position");
+        return nullptr;
+    }
+    bool any = false, all = true, watched = false;
+    for (Py_ssize_t i = 0; i < operands; ++i) {
+        if (!is_array(args[i])) continue;
+        any = true;
+        all = all && slot(args[i], arrays.block) && slot(args[i], arrays.spec);
+        watched = watched || Py_TYPE(args[i]) == arrays.watched;
+    }
+    if (!any || !all) return long_way(self, args, count);
+
+    const Object found = seen(self, args, count);
+    if (!found) return PyErr_Occurred() ? nullptr : long_way(self, args, count);
+    if (watched) {
+        PyObject* state;
+        if (PyContextVar_Get(arrays.state, nullptr, &state) < 0) return nullptr;
+        watched = PyObject_IsTrue(slot(state, arrays.depth)) > 0;
+        const bool saving = slot(state, arrays.saving) != Py_None;
+        Py_DECREF(state);
+        if (watched && saving) return long_way(self, args, count);
+    }
+
+    std::array<PyObject*, most> blocks;
+    for (Py_ssize_t i = 0; i < operands; ++i)
+        blocks[size_t(i)] = is_array(args[i]) ? slot(args[i], arrays.block) : args[i];
+    const auto block = py::reinterpret_steal<Object>(
+        PyObject_Vectorcall(PyTuple_GET_ITEM(found.ptr(), 0), blocks.data(), size_t(operands), nullptr));
+    if (!block) {
+        if (!PyErr_ExceptionMatches(PyExc_OverflowError)) return nullptr;
+        PyErr_Clear();  // a Python number beyond the dtype that it is to take: the long way says so
+        return long_way(self, args, count);
+    }
+    PyObject* const spec = PyTuple_GET_ITEM(found.ptr(), 1);
+    if (!watched) return wrapped(arrays.plain, block.ptr(), spec);
+    Object made = py::reinterpret_steal<Object>(wrapped(arrays.watched, block.ptr(), spec));
+    if (!made) return nullptr;
+    fill(made.ptr(), arrays.rule, self->operation);
+    fill(made.ptr(), arrays.statics, PyTuple_GET_ITEM(found.ptr(), 2));
+    slot(made.ptr(), arrays.inputs) = tuple_of(args, operands).release().ptr();
+    slot(made.ptr(), arrays.order) = PyIter_Next(arrays.counter);
+    return slot(made.ptr(), arrays.inputs) && slot(made.ptr(), arrays.order) ? made.release().ptr() : nullptr;
+}
+
+// The type, for Python
+
+int traverse(PyObject* x, visitproc visit, void* arg) {
+    auto* const self = reinterpret_cast<ShortWay*>(x);
+    Py_VISIT(Py_TYPE(x));
+    Py_VISIT(self->operation);
+    Py_VISIT(self->memo);
+    Py_VISIT(self->names);
+    Py_VISIT(self->otherwise);
+    return 0;
+}
+
+int clear(PyObject* x) {
+    auto* const self = reinterpret_cast<ShortWay*>(x);
+    Py_CLEAR(self->operation);
+    Py_CLEAR(self->memo);
+    Py_CLEAR(self->names);
+    Py_CLEAR(self->otherwise);
+    return 0;
+}
+
+void deallocate(PyObject* x) {
+    PyTypeObject* const type = Py_TYPE(x);
+    PyObject_GC_UnTrack(x);
+    clear(x);
+    type->tp_free(x);
+    Py_DECREF(type);
+}
+
+PyMemberDef members[]{{"__vectorcalloffset__", T_PYSSIZET, offsetof(ShortWay, function), READONLY, nullptr},
+                      {nullptr, 0, 0, 0, nullptr}};
+PyType_Slot slots[]{{Py_tp_members, members},
+                    {Py_tp_call, reinterpret_cast<void*>(&PyVectorcall_Call)},
+                    {Py_tp_traverse, reinterpret_cast<void*>(&traverse)},
+                    {Py_tp_clear, reinterpret_cast<void*>(&clear)},
+                    {Py_tp_dealloc, reinterpret_cast<void*>(&deallocate)},
+                    {0, nullptr}};
+PyType_Spec description{
+    "spmdx._kernels.ShortWay", sizeof(ShortWay), 0,
+    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    slots};
+PyTypeObject* type = nullptr;
+
+Object short_way(const Object& operation, const py::dict& memo, Py_ssize_t operands, const py::tuple& names,
+                 const Object& otherwise) {
+    if (!arrays.plain) throw py::value_error("tell_arrays comes first");
+    if (operands < 1 || operands > most) throw py::value_error("one operand to eight");
+    PyObject* const made = type->tp_alloc(type, 0);
+    if (!made) throw py::error_already_set();
+    auto* const self = reinterpret_cast<ShortWay*>(made);
+    self->function = &call;
+    self->operands = operands;
+    self->operation = Object(operation).release().ptr();
+    self->memo = Object(memo).release().ptr();
+    self->names = Object(names).release().ptr();
+    self->otherwise = Object(otherwise).release().ptr();
+    return py::reinterpret_steal<Object>(made);
+}
+
+Py_ssize_t offset(const py::handle& type, const char* name) {
+    const Object found = type.attr(name);
+    if (!PyObject_TypeCheck(found.ptr(), &PyMemberDescr_Type)) throw py::type_error("not a slot");
+    return reinterpret_cast<PyMemberDescrObject*>(found.ptr())->d_member->offset;
+}
+
+void tell_arrays(const py::type& plain, const py::type& watched, const Object& state, const py::type& record,
+                 const Object& counter) {
+    arrays.block = offset(plain, "_block");
+    arrays.spec = offset(plain, "spec");
+    arrays.rule = offset(watched, "rule");
+    arrays.inputs = offset(watched, "inputs");
+    arrays.statics = offset(watched, "static");
+    arrays.order = offset(watched, "order");
+    arrays.depth = offset(record, "depth");
+    arrays.saving = offset(record, "saving");
+    arrays.state = Object(state).release().ptr();
+    arrays.counter = Object(counter).release().ptr();
+    arrays.watched = reinterpret_cast<PyTypeObject*>(Object(watched).release().ptr());
+    arrays.plain = reinterpret_cast<PyTypeObject*>(Object(plain).release().ptr());
+}
+
+}  // namespace
+
+void bind_calls(py::module_& m) {
+    type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&description));
+    if (!type) throw py::error_already_set();
+    m.def(
+        "tell_arrays", &tell_arrays, py::arg("plain"), py::arg("watched"), py::arg("state"),
+        py::arg("record"), py::arg("counter"),
+        "The types of arrays, the context variable and the type of its record, and what counts records: read "
+        "by every short way from now on.");
+    m.def("short_way", &short_way, py::arg("operation"), py::arg("memo"), py::arg("operands"),
+          py::arg("names"), py::arg("otherwise"),
+          "An operation as a function of its operands and then its static arguments. A call that is in the "
+          "memo, "
+          "by specs, types of Python numbers and static arguments, is computed as the memo says and recorded "
+          "if "
+          "anything watches; any other is otherwise(operation, operands, static, names).");
+}
+
+}  // namespace spmdx
