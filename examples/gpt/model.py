@@ -57,8 +57,8 @@ def parameters(config: Config) -> Any:
 def logits(params: Any, tokens: Any, config: Config) -> sx.Array:
     """The scores of every next token, [batch, length, vocabulary]."""
     outer = sx.name(params["outer"], "outer")
-    x, _ = _through(outer, params["blocks"], tokens, config, 0, [None] * config.layers)
-    return _head(outer, x, config)
+    h, _ = _through(outer, params["blocks"], tokens, config, 0, [None] * config.layers)
+    return _head(outer, h)
 
 
 class Cache(NamedTuple):
@@ -77,31 +77,43 @@ def extend(params: Any, tokens: Any, config: Config, cache: Cache | None = None)
     """
     used, layers = cache or Cache(0, [()] * config.layers)
     outer = sx.name(params["outer"], "outer")
-    x, layers = _through(outer, params["blocks"], tokens, config, used, layers)
-    return _head(outer, x[:, -1:], config)[:, 0], Cache(used + tokens.shape[1], layers)
+    h, layers = _through(outer, params["blocks"], tokens, config, used, layers)
+    return _head(outer, h[:, -1:])[:, 0], Cache(used + tokens.shape[1], layers)
 
 
 def _through(
     outer: Any, blocks: Any, tokens: Any, config: Config, start: int, past: list[Any]
 ) -> tuple[sx.Array, list[Any]]:
-    """The embedded tokens, the first of which is at position ``start``, after all blocks; and what these keep."""
+    """The norm of the stream after all blocks, and what these keep; the first token is at position ``start``."""
     stop = start + tokens.shape[1]
     x = nn.embedding(outer["tokens"], sx.name(tokens, "batch"))
     if config.form == "gpt2":
         x = x + outer["positions"][start:stop]
-    x, kept = sx.name(x, "residual"), []
+    x, given, kept = sx.name(x, "residual"), (None, None), []
     block = sx.name(_gpt2 if config.form == "gpt2" else _llama, "block")
     attend = _attention(config, np.arange(start, stop))
     for layer, before in zip(blocks, past):
-        x, after = block(layer, x, config, attend, before)
+        x, given, after = block(layer, x, given, config, attend, before)
         kept.append(after)
-    return x, kept
+    return _normed(outer["norm"], x, given, config)[1], kept
 
 
-def _head(outer: Any, x: sx.Array, config: Config) -> sx.Array:
-    norm = nn.layer_norm if config.form == "gpt2" else nn.rms_norm
-    x = sx.name(norm(x, **outer["norm"], eps=config.epsilon), "normed")
-    return sx.einsum("btd,vd->btv", x, outer["head" if "head" in outer else "tokens"])
+def _head(outer: Any, h: sx.Array) -> sx.Array:
+    return sx.einsum("btd,vd->btv", h, outer["head" if "head" in outer else "tokens"])
+
+
+def _normed(norm: Any, x: sx.Array, given: Any, config: Config) -> tuple[sx.Array, sx.Array]:
+    """The stream, once what the layer before has given is added to it, and its norm.
+
+    A block leaves the addition to whoever reads the stream next, where it is one pass over memory with the norm.
+    """
+    y, bias = given
+    centered, eps = config.form == "gpt2", config.epsilon
+    if y is not None:
+        x, h = nn.add_norm(y, x, **norm, added=bias, centered=centered, eps=eps)
+    else:
+        h = (nn.layer_norm if centered else nn.rms_norm)(x, **norm, eps=eps)
+    return x, sx.name(h, "normed")
 
 
 def _attention(config: Config, positions: Any) -> Callable[..., Any]:
@@ -169,15 +181,14 @@ def _gpt2_block(c: Config) -> Any:
     }
 
 
-def _gpt2(p: Any, x: sx.Array, c: Config, attend: Any, past: Any) -> tuple[sx.Array, Any]:
-    h = sx.name(nn.layer_norm(x, **p["norm1"], eps=c.epsilon), "normed")
+def _gpt2(p: Any, x: sx.Array, given: Any, c: Config, attend: Any, past: Any) -> tuple[sx.Array, Any, Any]:
+    x, h = _normed(p["norm1"], x, given, c)
     q, k, v = (sx.einsum("btd,dhk->bthk", h, p[name]) + p[f"{name}_bias"] for name in "qkv")
     seen, past = attend(q, k, v, past)
-    h = sx.name(sx.einsum("bthk,hkd->btd", seen, p["out"]), "residual")
-    x, h = nn.add_norm(h, x, **p["norm2"], added=p["out_bias"], eps=c.epsilon)
-    h = sx.name(h, "normed")
+    y = sx.name(sx.einsum("bthk,hkd->btd", seen, p["out"]), "residual")
+    x, h = _normed(p["norm2"], x, (y, p["out_bias"]), c)
     h = nn.gelu(nn.linear(h, p["up"]), bias=p["up_bias"])
-    return x + sx.name(nn.linear(h, p["down"]), "residual") + p["down_bias"], past
+    return x, (sx.name(nn.linear(h, p["down"]), "residual"), p["down_bias"]), past
 
 
 # Llama 3: RMS norm, rotary positions, grouped queries, SwiGLU, no biases (Grattafiori et al., 2024)
@@ -203,14 +214,13 @@ def _llama_block(c: Config) -> Any:
     }
 
 
-def _llama(p: Any, x: sx.Array, c: Config, attend: Any, past: Any) -> tuple[sx.Array, Any]:
-    h = sx.name(nn.rms_norm(x, **p["norm1"], eps=c.epsilon), "normed")
+def _llama(p: Any, x: sx.Array, given: Any, c: Config, attend: Any, past: Any) -> tuple[sx.Array, Any, Any]:
+    x, h = _normed(p["norm1"], x, given, c)
     q, k, v = (sx.einsum("btd,dhk->bthk", h, p[name]) for name in "qkv")
     seen, past = attend(q, k, v, past)
-    h = sx.name(sx.einsum("bthk,hkd->btd", seen, p["out"]), "residual")
-    x, h = nn.add_norm(h, x, **p["norm2"], centered=False, eps=c.epsilon)
-    h = sx.name(h, "normed")
-    return x + sx.name(nn.swiglu(h @ p["gate"], h @ p["up"]) @ p["down"], "residual"), past
+    y = sx.name(sx.einsum("bthk,hkd->btd", seen, p["out"]), "residual")
+    x, h = _normed(p["norm2"], x, (y, None), c)
+    return x, (sx.name(nn.swiglu(h @ p["gate"], h @ p["up"]) @ p["down"], "residual"), None), past
 
 
 def _rotations(c: Config, positions: Any) -> tuple[Any, Any]:
