@@ -11,8 +11,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import product
-from operator import itemgetter
-from typing import NamedTuple
+from operator import attrgetter, itemgetter
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -55,20 +55,22 @@ Through = tuple[int, ...]  # the operands that stay Partial along an axis
 Choice = str | Through | None  # for one mesh axis: unused, a factor to shard, or Partial operands passing
 _SWAP = {"min": "max", "max": "min"}
 _DOUBLE = np.dtype(np.float64)
+_itemsize = attrgetter("itemsize")
 
 
 def propagate(bound: Bound, specs: Sequence[Spec], traits: Traits, mesh: Mesh) -> Decision:
     """The cheapest decision; pure, and the same on every rank."""
     active = [a for a in mesh.axis_names if any(a in s.sharded_axes or a in s.partial for s in specs)]
+    ways = _Ways(bound, specs, traits, mesh)
     natural = _natural(bound, specs, traits, active)
     if natural is not None:
-        for decision, _ in _decide(bound, specs, traits, mesh, dict(zip(active, natural))):
+        for decision, _ in ways.of(dict(zip(active, natural))):
             if decision.bytes == 0 or (traits.stay and not any(map(cost, decision.plans))):
                 return decision
     found = (
         (decision, (decision.bytes, output.largest_block, len(decision.partial)))
         for choices in product(*(_choices(bound, specs, traits, a) for a in active))
-        for decision, output in _decide(bound, specs, traits, mesh, dict(zip(active, choices)))
+        for decision, output in ways.of(dict(zip(active, choices)))
     )  # never empty: every axis unused is always allowed
     return min(found, key=itemgetter(1))[0]
 
@@ -113,37 +115,61 @@ def _choices(bound: Bound, specs: Sequence[Spec], traits: Traits, axis: str) -> 
     return out
 
 
-def _decide(
-    bound: Bound, specs: Sequence[Spec], traits: Traits, mesh: Mesh, choices: dict[str, Choice]
-) -> Iterator[tuple[Decision, Spec]]:
-    """The decisions that follow from a choice for every axis, one for each way to lay out the chosen factors, and what
-    the output would be."""
-    through = {a: c for a, c in choices.items() if isinstance(c, tuple)}
-    factors: dict[str, tuple[str, ...]] = {}
-    for axis, choice in choices.items():
-        if isinstance(choice, str):
-            factors[choice] = (*factors.get(choice, ()), axis)
-    reduced = [a for f, axes in factors.items() if f in bound.reduced for a in axes]
-    ops = {specs[i].op or "sum" for a, group in through.items() for i in group if a in specs[i].partial}
-    passed = {_SWAP[op] if traits.monotone < 0 and op in _SWAP else op for op in ops}
-    if len(passed | ({traits.reduce} if reduced else set())) > 1:
-        return
-    op = traits.reduce if reduced else next(iter(passed), None)
-    for laid in product(*(_layouts(bound, specs, f, axes, mesh) for f, axes in factors.items())):
-        layout = dict(zip(factors, laid))
-        wanted = []
-        for i, (dims, spec) in enumerate(zip(bound.inputs, specs)):
-            layouts = tuple(dim_layout(dim, layout, bound, mesh) for dim in dims)
-            partial = tuple(a for a, group in through.items() if i in group)
-            wanted.append(make(mesh, spec.shape, spec.dtype, layouts, partial, next(iter(ops), None)))
-        out = tuple(out_layout(dim, layout, bound, mesh) for dim in bound.output)
+class _Ways:
+    """The ways to make one call: what each choice comes to, unless it moves more than one that was seen."""
+
+    def __init__(self, bound: Bound, specs: Sequence[Spec], traits: Traits, mesh: Mesh) -> None:
+        self.bound, self.specs, self.traits, self.mesh = bound, specs, traits, mesh
+        self.leading = [{f for dim in dims for f in dim.factors[:1]} for dims in bound.inputs]
+        self.operands: dict[Any, tuple[Spec, tuple[Step, ...], int]] = {}  # many choices want the same of an operand
+        self.widest = max((s.dtype for s in specs if s.ndim or len(specs) == 1), key=_itemsize, default=_DOUBLE)
+        self.least: float = math.inf  # bytes of the cheapest so far
+
+    def of(self, choices: dict[str, Choice]) -> Iterator[tuple[Decision, Spec]]:
+        """The decisions that follow from a choice for every axis, one for each way to lay out the chosen factors, and
+        what the output would be."""
+        bound, traits, mesh = self.bound, self.traits, self.mesh
+        through = {a: c for a, c in choices.items() if isinstance(c, tuple)}
+        factors: dict[str, tuple[str, ...]] = {}
+        for axis, choice in choices.items():
+            if isinstance(choice, str):
+                factors[choice] = (*factors.get(choice, ()), axis)
+        reduced = [a for f, axes in factors.items() if f in bound.reduced for a in axes]
+        ops = {self.specs[i].op or "sum" for a, group in through.items() for i in group if a in self.specs[i].partial}
+        passed = {_SWAP[op] if traits.monotone < 0 and op in _SWAP else op for op in ops}
+        if len(passed | ({traits.reduce} if reduced else set())) > 1:
+            return
+        op = traits.reduce if reduced else next(iter(passed), None)
         axes = tuple(a for a in mesh.axis_names if a in through or a in reduced)
-        plans = tuple(plan(s, w) for s, w in zip(specs, wanted))
-        widest = max((s.dtype for s in specs if s.ndim or len(specs) == 1), key=lambda d: d.itemsize, default=_DOUBLE)
-        guess = make(mesh, bound.shape, widest, out)
-        moved = sum(map(cost, plans)) + _to_finish(guess, reduced, mesh) + _growth(specs, wanted, guess, through)
-        decision = Decision(plans, tuple(wanted), guess.layouts, axes, op if axes else None, moved)
-        yield decision, guess
+        for laid in product(*(_layouts(bound, self.specs, f, axes, mesh) for f, axes in factors.items())):
+            layout, moved, given = dict(zip(factors, laid)), 0, []
+            for i in range(len(self.specs)):
+                given.append(self._operand(i, layout, through, next(iter(ops), None)))
+                moved += given[-1][2]
+                if moved > self.least:
+                    break
+            else:
+                out = tuple(out_layout(dim, layout, bound, mesh) for dim in bound.output)
+                guess = make(mesh, bound.shape, self.widest, out)
+                wanted, plans, _ = zip(*given) if given else ((), (), ())
+                moved += _to_finish(guess, reduced, mesh) + _growth(self.specs, wanted, guess, through)
+                self.least = min(self.least, moved)
+                yield Decision(plans, wanted, guess.layouts, axes, op if axes else None, moved), guess
+
+    def _operand(
+        self, i: int, layout: dict[str, Layout], through: dict[str, Through], op: str | None
+    ) -> tuple[Spec, tuple[Step, ...], int]:
+        """What an operand must become, how it gets there, and what that costs."""
+        partial = tuple(a for a, group in through.items() if i in group)
+        key = (i, partial, op if partial else None, *((f, own) for f, own in layout.items() if f in self.leading[i]))
+        found = self.operands.get(key)
+        if found is None:
+            spec = self.specs[i]
+            layouts = tuple(dim_layout(dim, layout, self.bound, self.mesh) for dim in self.bound.inputs[i])
+            want = make(self.mesh, spec.shape, spec.dtype, layouts, partial, op)
+            steps = plan(spec, want)
+            found = self.operands[key] = want, steps, cost(steps)
+        return found
 
 
 def _to_finish(spec: Spec, axes: Iterable[str], mesh: Mesh) -> int:
