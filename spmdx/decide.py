@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from functools import partial
@@ -23,7 +24,7 @@ from spmdx.spec import Interval, Spec, make, place
 if TYPE_CHECKING:
     from spmdx.op import Operation
 
-LARGE = 2**18  # elements of a result that several threads are worth waking for
+LARGE = 2**16  # elements of a result that is worth another way to it
 SCALARS = (bool, int, float, complex)
 
 
@@ -171,7 +172,7 @@ def _runner(
         if mesh.device == "cuda":
             return partial(memory.on_gpu(operation.name, lambda xp: body_of(operation, asked, dtypes, static, xp)))
         run = body_of(operation, asked, dtypes, static)
-        large = np.prod(output.block_shape(coordinate)) >= LARGE
+        large = math.prod(output.block_shape(coordinate)) >= LARGE
         return partial(operation.large, run) if operation.large and large else run
 
     if mesh.device == "sim":

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import pytest
 
 from spmdx.runtime import world
@@ -23,3 +26,15 @@ def pytest_configure(config: pytest.Config) -> None:
         from agree import Agree
 
         config.pluginmanager.register(Agree(), "agree")
+
+
+_states: dict[int, Any] = {}
+
+
+@pytest.fixture(autouse=True)
+def drawn_anew(request: pytest.FixtureRequest) -> None:
+    """A module's generators begin each test where they began the first: no test's numbers depend on others."""
+    for value in vars(getattr(request, "module", None) or object).values():
+        if isinstance(value, np.random.Generator):
+            state = value.bit_generator.state
+            value.bit_generator.state = _states.setdefault(id(value), state)

@@ -17,32 +17,38 @@ from spmdx.op import constant, default_mesh, op
 from spmdx.ops.compare import equal, greater, less
 from spmdx.ops.fit import fit
 from spmdx.ops.pointwise import FLOATS, REAL_OR_BOOL, pointwise
-from spmdx.runtime import kernels
+from spmdx.runtime import kernels, memory
 from spmdx.tape import recording
 
 # Sums and products
 
 
 _SILENT = frozenset({"warn", "ignore"})
+THREADED = 2**18  # elements of a result that several threads are worth waking for
 
 
-def _on_threads(name: str, run: Any, x: Any, y: Any) -> Any:
-    """A large sum or product on all threads: of blocks that lie alike, or of rows and the same vector for each."""
-    alike = type(x) is type(y) is np.ndarray and x.dtype == y.dtype and x.dtype.char in "fd"
-    if not alike or kernels.threads() < 2 or not (x.flags.c_contiguous and y.flags.c_contiguous):
+def _large(name: str, run: Any, x: Any, y: Any) -> Any:
+    """A large sum or product into memory that is used again, and on all threads: of blocks that lie alike, of rows and
+    the same vector for each, or of a block and a number."""
+    number = type(y) in (int, float)
+    if type(x) is not np.ndarray or x.dtype.char not in "fd" or not x.flags.c_contiguous:
         return run(x, y)
-    if not _SILENT.issuperset(np.geterr().values()):
-        return run(x, y)  # np.errstate asks for more than a warning, and threads have none to give
-    if x.shape == y.shape:
-        return kernels.reduce_ordered([x, y], name, np.empty_like(x))
-    if name == "sum" and 0 < y.ndim < x.ndim and x.shape[x.ndim - y.ndim :] == y.shape and x.size:
-        out = np.empty_like(x)
-        kernels.HOST.build.add_to_rows(out.reshape(-1, y.size), x.reshape(-1, y.size), y.reshape(-1))
-        return out
-    return run(x, y)
+    if not number and not (type(y) is np.ndarray and y.dtype == x.dtype and y.flags.c_contiguous):
+        return run(x, y)
+    rows = not number and 0 < y.ndim < x.ndim and x.shape[x.ndim - y.ndim :] == y.shape
+    if not (number or rows or x.shape == y.shape):
+        return run(x, y)
+    out = memory.empty(x.shape, x.dtype)
+    silent = _SILENT.issuperset(np.geterr().values())  # else np.errstate asks for what no thread can give
+    if number or x.size < THREADED or kernels.threads() < 2 or not silent or (rows and name != "sum") or not x.size:
+        return run(x, y, out)
+    if not rows:
+        return kernels.reduce_ordered([x, y], name, out)
+    kernels.HOST.build.add_to_rows(out.reshape(-1, y.size), x.reshape(-1, y.size), y.reshape(-1))
+    return out
 
 
-@pointwise(linear="together", large=partial(_on_threads, "sum"))
+@pointwise(linear="together", large=partial(_large, "sum"))
 def add(xp: Any, x: Any, y: Any) -> Any:
     """x + y."""
     return xp.add(x, y)
@@ -54,7 +60,7 @@ def subtract(xp: Any, x: Any, y: Any) -> Any:
     return xp.subtract(x, y)
 
 
-@pointwise(linear="each", large=partial(_on_threads, "prod"))
+@pointwise(linear="each", large=partial(_large, "prod"))
 def multiply(xp: Any, x: Any, y: Any) -> Any:
     """x * y."""
     return xp.multiply(x, y)
@@ -302,7 +308,7 @@ def _passed(xp: Any, g: Any, x: Any, bound: Any, ties: Any, sign: Any) -> Any:
     """The gradient of the greater (sign 1) or lesser (-1) of x and a number: g where that is x, ``ties`` g where both
     are."""
     if xp is np and g.dtype == x.dtype and g.shape == x.shape and g.dtype.char in "fd":
-        out = np.empty(x.shape, x.dtype)
+        out = memory.empty(x.shape, x.dtype)
         kernels.activate(out, "passed", [np.ascontiguousarray(b) for b in (g, x)], [sign * bound, ties, sign])
         return out
     zero = xp.zeros((), g.dtype)

@@ -18,7 +18,7 @@ from spmdx.dtypes import NARROW
 from spmdx.op import op
 from spmdx.ops.neural import wide
 from spmdx.rule import Form
-from spmdx.runtime import kernels
+from spmdx.runtime import kernels, memory
 
 
 def _limits(xp: Any, at: Bounds, which: int, offset: int | None) -> Any:
@@ -68,7 +68,7 @@ def _heads_together(shape: tuple[int, ...], dtype: Any) -> Any:
     """Room for [..., few, group, t, e], in memory [..., t, few, group, e], which is what comes next wants."""
     shape = (1, *shape)
     lies = (*shape[:-4], shape[-2], *shape[-4:-2], shape[-1])
-    return np.moveaxis(np.empty(lies, dtype), -4, -2)[0]
+    return np.moveaxis(memory.empty(lies, dtype), -4, -2)[0]
 
 
 @op(_rule, arrays=5, bounds=True)
@@ -104,7 +104,7 @@ def _room(xp: Any, operands: tuple[Any, ...], sizes: tuple[int, ...]) -> Any:
     """Room for a gradient, the operands' leading dimensions, then ``sizes``: zeros unless the kernel writes it all."""
     g, out, q, k, v, _, _ = operands
     batch = np.broadcast_shapes(*(x.shape[:-3] for x in (g, out, q)), *(x.shape[:-2] for x in (k, v)))
-    make = xp.empty if xp is np and q.size else xp.zeros
+    make = memory.empty if xp is np and q.size else xp.zeros
     return make((*batch, *sizes), computed(xp, q, k, v))
 
 

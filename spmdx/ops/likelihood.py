@@ -12,7 +12,7 @@ from spmdx.errors import BoundsError
 from spmdx.op import op
 from spmdx.ops.neural import wide
 from spmdx.ops.scatter import locate
-from spmdx.runtime import kernels
+from spmdx.runtime import kernels, memory
 
 ROWS = 1 << 18  # scores of a block of rows, at most, so that they stay in the cache
 
@@ -62,7 +62,7 @@ def _cross_entropy_back(xp: Any, at: Bounds, g: Any, x: Any, total: Any, labels:
         local, inside = locate(labels, at.inputs[1][-1], classes)
         n = x.shape[-1]
         flat = [np.ascontiguousarray(a).reshape(-1) for a in (total, np.where(inside, local, -1), g)]
-        back = np.empty((labels.size, n), x.dtype)
+        back = memory.empty((labels.size, n), x.dtype)
         kernels.scores(back, _rows(x, n), *flat, smooth / classes, 1.0 - smooth)
         return back.reshape(x.shape)
     y = wide(xp, x)

@@ -57,7 +57,7 @@ def activate(xp: Any, name: str, *blocks: Any, numbers: tuple[Any, ...] = ()) ->
     computed = np.dtype(np.float32) if kind in NARROW and xp is np else kind  # a GPU widens in its kernels
     if any(b.shape != blocks[0].shape for b in blocks):
         blocks = tuple(xp.broadcast_arrays(*blocks))
-    out, ready = xp.empty(blocks[0].shape, computed), [xp.ascontiguousarray(b, computed) for b in blocks]
+    out, ready = memory.empty(blocks[0].shape, computed, xp), [xp.ascontiguousarray(b, computed) for b in blocks]
     kernels.of(xp).build.activate(out, name, ready, [n if memory.on_device(n) else float(n) for n in numbers])
     return out.astype(kind, copy=False)
 
@@ -114,7 +114,7 @@ def _biased(xp: Any, g: Any, x: Any, bias: Any) -> Any:
         name, more = ("gelu", ()) if g is None else ("gelu_back", (wide(xp, g),))
         return activate(xp, name, *more, xp.asarray(y)).astype(kind, copy=False)
     computed = np.dtype(np.float32) if kind in NARROW and xp is np else kind  # a GPU widens in its kernels
-    out = xp.empty(x.shape, computed)
+    out = memory.empty(x.shape, computed, xp)
     if x.size:
         flat = [xp.ascontiguousarray(a, computed).reshape(-1, bias.size) for a in (out, *given)]
         slope = flat[3] if g is not None else None
@@ -190,7 +190,7 @@ def _ready(xp: Any, *arrays: Any) -> tuple[list[Any], Any, Any]:
 def _norm(xp: Any, x: Any, scale: Any, bias: Any, eps: Any, centered: bool) -> Any:
     """(x - mean) / sqrt(variance + eps) scale + bias over the last dimension; without the mean if not centered."""
     ready, computed, kind = _ready(xp, x, scale, bias)
-    out = xp.empty(x.shape, computed)
+    out = memory.empty(x.shape, computed, xp)
     if x.size:
         kernels.of(xp).build.norm(out, *ready, float(eps), centered)
     return out.astype(kind, copy=False)
@@ -200,7 +200,7 @@ def _norm(xp: Any, x: Any, scale: Any, bias: Any, eps: Any, centered: bool) -> A
 def _norm_back(xp: Any, g: Any, x: Any, scale: Any, eps: Any, centered: bool) -> Any:
     """The gradient of _norm with respect to x."""
     ready, computed, _ = _ready(xp, x, scale, g)
-    out = xp.empty(x.shape, computed)
+    out = memory.empty(x.shape, computed, xp)
     if x.size:
         kernels.of(xp).build.norm_back(out, None, None, *ready, float(eps), centered)
     return out.astype(x.dtype, copy=False)

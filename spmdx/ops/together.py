@@ -56,7 +56,7 @@ def _ready(*arrays: Any) -> Any:
     C-contiguous and of one dtype that these kernels know."""
     blocks = _plain(*arrays)
     if blocks is not None:
-        return HOST.build, np.empty, blocks
+        return HOST.build, memory.empty, blocks
     if arrays[0].spec.mesh.device != "cuda":
         return None
     device, blocks = memory.gpu(), [x._block for x in arrays]
@@ -81,7 +81,10 @@ def norm_gradients(
     if blocks is None or not blocks[0].size or x.shape[-1] < LEAST_ROW or blocks[0].shape != blocks[1].shape:
         found = [function(*args) for function, *args in calls]
     else:
-        made = [np.empty_like(blocks[1]), *(np.empty(x.shape[-1], blocks[0].dtype) for _ in specs[1:])]
+        made = [
+            memory.empty(blocks[1].shape, blocks[1].dtype),
+            *(np.empty(x.shape[-1], blocks[0].dtype) for _ in specs[1:]),
+        ]
         outs = iter(made[1:])
         to_scale, to_bias = (None if a is None else next(outs) for a in (scale, bias))
         HOST.build.norm_back(made[0], to_scale, to_bias, blocks[1], *(blocks[2:] or (None,)), blocks[0], eps, centered)
@@ -209,7 +212,7 @@ def bias_gelu_gradients(g: Array, x: Array, bias: Array) -> tuple[Array, Array]:
         total = seen(sum, slope, tuple(range(x.ndim - 1)), None, False)
         blocks = None if total is None or total.shape[0] < LEAST_ROW else _plain(g, x, bias)
         if blocks is not None and blocks[0].shape == blocks[1].shape and blocks[0].size:
-            out, to_bias = np.empty_like(blocks[1]), np.empty_like(blocks[2])
+            out, to_bias = (memory.empty(b.shape, b.dtype) for b in blocks[1:])
             HOST.build.bias_gelu(out, blocks[1], blocks[2], blocks[0], to_bias)
             return Array(out, slope), Array(to_bias, total)
     back = _bias_gelu_back(g, x, bias)

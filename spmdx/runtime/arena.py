@@ -36,7 +36,7 @@ def share(comm: MPI.Intracomm) -> dict[int, Window]:
     node.Free()
     if not works:
         return {}
-    pool.use(kernels.take_shared, pool.LEAST_SHARED)
+    pool.use(kernels.take_shared)
     return dict(zip(ranks, found))
 
 

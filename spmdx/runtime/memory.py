@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from spmdx.runtime.pool import LEAST_SHARED, take
+from spmdx.runtime import pool
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
@@ -55,17 +56,22 @@ def host(block: Any) -> Any:
     return block if isinstance(block, PLAIN) else block.get()
 
 
+def empty(shape: Sequence[int], dtype: Any, xp: Any = np) -> Any:
+    """A new block, not filled."""
+    return pool.empty(shape, dtype) if xp is np else xp.empty(shape, dtype)
+
+
 def room(like: Any, count: int, dtype: Any = None) -> Any:
     """A new flat array beside another one, not filled."""
     dtype = like.dtype if dtype is None else dtype
-    return take(count, dtype) if isinstance(like, np.ndarray) else of(like).empty(count, dtype)
+    return pool.take(count, dtype) if isinstance(like, np.ndarray) else of(like).empty(count, dtype)
 
 
 def copied(block: Any) -> Any:
     """A copy of a block or a NumPy array, C-contiguous."""
-    if not isinstance(block, np.ndarray) or block.nbytes < LEAST_SHARED:  # small: NumPy's memory, without the way to it
+    if not isinstance(block, np.ndarray) or block.nbytes < pool.LEAST:  # small: NumPy's memory, without the way to it
         return of(block).array(block, order="C")
-    out = take(block.size, block.dtype).reshape(block.shape)
+    out = pool.empty(block.shape, block.dtype)
     np.copyto(out, block)
     return out
 

@@ -7,16 +7,16 @@ out.
 from __future__ import annotations
 
 import ctypes
+import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 Flat = np.ndarray[Any, np.dtype[Any]]
 
-LEAST = 2**20  # bytes: below, the C library's allocator does this itself
-LEAST_SHARED = 2**18  # bytes: below, messages are not read from where they lie
+LEAST = 2**18  # bytes: below, pages are no matter, and messages are not read from where they lie
 KEPT = 2**29  # bytes that the C library's allocator may keep
 LARGEST_OF_HEAP = 2**25  # bytes: what is larger has pages of its own, which go back at once
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # in malloc.h
@@ -27,25 +27,25 @@ def _nowhere(count: int, dtype: Any) -> None:
 
 
 _source: Callable[[int, Any], Flat | None] = _nowhere
-_least = LEAST
 
 
-def use(source: Callable[[int, Any], Flat | None], least: int = LEAST) -> None:
-    """Take memory from here, as long as it has some, for arrays of so many bytes and more."""
-    global _source, _least
-    _source, _least = source, least
-
-
-def is_shared() -> bool:
-    """Whether memory is taken from where other ranks can read it."""
-    return _least == LEAST_SHARED
+def use(source: Callable[[int, Any], Flat | None]) -> None:
+    """Take memory for long arrays from here, as long as it has some."""
+    global _source
+    _source = source
 
 
 def take(count: int, dtype: Any) -> Flat:
     """A new flat array, not filled; its memory is used again when it and all its views are gone."""
-    dtype = np.dtype(dtype)
-    found = _source(count, dtype) if count * dtype.itemsize >= _least else None
-    return np.empty(count, dtype) if found is None else found
+    found: Flat = empty((count,), dtype)
+    return found
+
+
+def empty(shape: Sequence[int], dtype: Any) -> Any:
+    """The same in any shape."""
+    dtype, count = np.dtype(dtype), math.prod(shape)
+    found = _source(count, dtype) if count * dtype.itemsize >= LEAST else None
+    return np.empty(shape, dtype) if found is None else found.reshape(shape)
 
 
 def keep_freed() -> None:

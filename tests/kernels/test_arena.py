@@ -38,7 +38,7 @@ def run(program: str, megabytes: int = 16) -> str:
 def test_memory_is_handed_out_once_and_used_again() -> None:
     """In any order; pieces that lie side by side become one."""
     run("""
-assert used() == 0 and nbytes == 16 * MIB and begin % 4096 == 0
+assert used() == 0 and nbytes == 16 * MIB and begin % (2 * MIB) == 0
 rng = np.random.default_rng(0)
 for round in range(20):
     mine = []
@@ -88,9 +88,65 @@ def test_pages_are_there_when_memory_is_handed_out() -> None:
     """So that a system without memory says so here, and does not end the process later."""
     out = run("""
 block = take(3 * MIB)
-print(used() == 3 * MIB, len(block))
+print(used() == 4 * MIB, len(block))  # whole large pages
 """)
     assert out.split() == ["True", str(3 * 2**20)]
+
+
+def test_small_pieces_in_use_stay_where_their_neighbours_go() -> None:
+    """Whole large pages between them go back to the system, and nothing else."""
+    run(
+        """
+rng = np.random.default_rng(1)
+for _ in range(2):
+    large, small = [], []
+    for i in range(9):
+        large.append(take(int(rng.integers(68 * MIB, 72 * MIB))))
+        small.append(take(int(rng.integers(1, MIB))))
+        small[-1][:] = i
+    before = used()
+    del large
+    assert 512 * MIB <= used() <= 512 * MIB + 2 * 9 * MIB < before
+    assert all((s == i).all() for i, s in enumerate(small))
+    again = [take(70 * MIB) for _ in range(9)]
+    for block in again:
+        block[:] = 255
+    assert all((s == i).all() for i, s in enumerate(small))
+    del again, block, small
+    assert used() == 512 * MIB
+whole = take(1024 * MIB - 16)  # all of it is one piece again
+assert whole is not None and take(1) is None
+""",
+        1024,
+    )
+
+
+def test_pages_are_large_where_the_system_makes_them() -> None:
+    """As many of the mapping's pages as a file beside it gets by the same request; none of them where that has none."""
+    out = run("""
+def mapped(begin):
+    found = None
+    for line in open("/proc/self/smaps"):
+        if line.split()[0].startswith(f"{begin:x}-"):
+            found = 0
+        elif found is not None and line.startswith("ShmemPmdMapped:"):
+            return int(line.split()[1])
+block = take(4 * MIB)
+print(mapped(begin))
+import mmap
+beside = os.memfd_create("beside")
+os.ftruncate(beside, 6 * MIB)
+room = mmap.mmap(beside, 6 * MIB)
+start = ctypes.addressof(ctypes.c_char.from_buffer(room))
+offset = -start % (2 * MIB)
+room[:] = bytes(6 * MIB)
+failed = ctypes.CDLL(None).madvise(ctypes.c_void_p(start + offset), ctypes.c_size_t(2 * MIB), 25)
+print("no" if failed or start % (2 * MIB) else "yes")
+""")
+    large, system = out.split()
+    if system == "no":
+        pytest.skip("this system makes no large pages of shared memory when asked")
+    assert large == "4096"
 
 
 def test_a_view_keeps_its_memory() -> None:
