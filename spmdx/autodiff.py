@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import lru_cache, wraps
 from heapq import heappop, heappush
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -193,13 +194,7 @@ def value_and_grad(
 
     @wraps(function)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
-        numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums)
-        for i in numbers:
-            if not -len(args) <= i < len(args):
-                raise ArgumentError(
-                    f"argnums={argnums} needs argument {i}; the call has {len(args)}.", f"argnums below {len(args)}"
-                )
-        numbers = tuple(i % len(args) for i in numbers)
+        numbers = which(argnums, len(args))
 
         def chosen(*some: Any) -> Any:
             full_args = list(args)
@@ -211,10 +206,27 @@ def value_and_grad(
         value, pull_back = result[:2]
         scalar(value)
         grads = pull_back(one_like(value))
-        grads = grads[0] if isinstance(argnums, int) else grads
+        grads = grads[0] if one(argnums) else grads
         return ((value, result[2]) if has_aux else value), grads
 
     return wrapped
+
+
+def one(argnums: Any) -> bool:
+    """Whether this is a number, not a sequence of them."""
+    return hasattr(argnums, "__index__")
+
+
+def which(argnums: int | Sequence[int], count: int) -> tuple[int, ...]:
+    """The numbers of the arguments that ``argnums`` names, of a call that has so many."""
+    try:
+        numbers = tuple(map(index, [argnums] if one(argnums) else argnums))  # type: ignore[arg-type]
+    except TypeError:
+        raise ArgumentError(f"argnums={argnums!r} names no arguments.", "argnums=0, or (0, 2)") from None
+    for i in numbers:
+        if not -count <= i < count:
+            raise ArgumentError(f"argnums={argnums} needs argument {i}; there are {count}.", f"argnums below {count}")
+    return tuple(i % count for i in numbers)
 
 
 def grad(function: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False) -> Callable[..., Any]:

@@ -68,7 +68,7 @@ def _quick(
 
 def _cast_first(xp: Any, function: Callable[..., Any], common: Any, inner: Any, *blocks: Any) -> Any:
     """ml_dtypes knows neither weak scalars nor wide integers: cast to the common dtype; compute in ``inner``."""
-    cast = [xp.asarray(b, common) for b in blocks]
+    cast = [xp.asarray(float(b) if type(b) is int else b, common) for b in blocks]
     if inner is None:
         return function(*cast)
     out = xp.asarray(function(*(b.astype(inner) for b in cast)))

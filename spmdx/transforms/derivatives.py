@@ -8,7 +8,7 @@ from typing import Any
 
 from spmdx import tree
 from spmdx.array import Array
-from spmdx.autodiff import vjp
+from spmdx.autodiff import one, vjp, which
 from spmdx.decide import default_mesh
 from spmdx.errors import ArgumentError, GradientError
 from spmdx.ops.create import eye, zeros_like
@@ -112,12 +112,9 @@ def hessian(function: Callable[..., Any], argnums: int | Sequence[int] = 0) -> C
 def _jacobian(
     function: Callable[..., Any], argnums: int | Sequence[int], jacobian: Callable[..., Any]
 ) -> Callable[..., Any]:
-    numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums)
-
     @wraps(function)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
-        if any(not -len(args) <= i < len(args) for i in numbers):
-            raise ArgumentError(f"argnums={argnums} of a call with {len(args)} arguments.", f"below {len(args)}")
+        numbers = which(argnums, len(args))
 
         def chosen(*some: Any) -> Any:
             full = list(args)
@@ -126,7 +123,7 @@ def _jacobian(
             return function(*full, **kwargs)
 
         out_def, found = jacobian(chosen, tuple(args[i] for i in numbers))
-        return tree.unflatten(out_def, [f[0] if isinstance(argnums, int) else f for f in found])
+        return tree.unflatten(out_def, [f[0] if one(argnums) else f for f in found])
 
     return wrapped
 

@@ -126,6 +126,11 @@ CASES: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "a number that a dtype does not hold": (lambda: counts(4) + 300, RangeError, r"Write x\.astype\('int16'\) first"),
     "a number below what a dtype holds": (lambda: counts(4) - 1 + -1, RangeError, r"-1 is beyond uint8"),
     "a number that no dtype holds": (lambda: rows(4) * 10**400, RangeError, r"Write a number below 1\.8e308"),
+    "a number that bfloat16 does not hold": (
+        lambda: rows(4).astype("bfloat16") + 10**400,
+        RangeError,
+        "beyond bfloat16",
+    ),
     "a number below what a wide one holds": (lambda: counts(4).astype("uint32") + -1, RangeError, r"astype\('int64'\)"),
     "a number above what int64 holds": (lambda: sx.arange(4) + 2**63, RangeError, r"Write x\.astype\('float64'\)"),
     "a number that meets bools": (lambda: (rows(4) > 0) + 2**70, RangeError, r"beyond int64.*\n.*'float64'"),

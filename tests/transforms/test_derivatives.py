@@ -132,6 +132,10 @@ def test_bad_calls_say_so() -> None:
         sx.jvp(function, (x,), (x, x))
     with pytest.raises(ArgumentError, match="argnums=2"):
         sx.jacrev(function, argnums=2)(x)
+    for argnums in (1.5, "0", (0, None)):
+        for transform in (sx.jacrev, sx.jacfwd, sx.grad):
+            with pytest.raises(ArgumentError, match="names no arguments"):
+                transform(function, argnums=argnums)(x)
     with pytest.raises(GradientError, match="real floating arrays"):
         sx.jacrev(lambda x: x * 1j)(x)
 
