@@ -27,6 +27,7 @@ from spmdx.tape import Watched
 
 __all__ = ["Bounds", "Operation", "call", "constant", "constants", "default_mesh", "op", "registry"]
 MEMO_SIZE = 4096
+MOST_OPERANDS = 8  # of the short way, as in bindings/calls.cpp
 registry: dict[str, Operation] = {}
 
 
@@ -80,7 +81,9 @@ class Operation:
     def short_way(self, otherwise: Callable[..., Any]) -> Callable[..., Any]:
         """The operation as a function of its operands and static arguments by position: what was seen before is
         computed at once, and all else is ``otherwise(operation, operands, static, names)``."""
-        return kernels.short_way(self, self.memo, self.arrays, self.names, otherwise)  # type: ignore[no-any-return]
+        if (n := self.arrays) not in range(1, MOST_OPERANDS + 1):
+            return lambda *given: otherwise(self, given[:n], given[n:], self.names)
+        return kernels.short_way(self, self.memo, n, self.names, otherwise)  # type: ignore[no-any-return]
 
     def entry(
         self, specs: tuple[Any, ...], operands: tuple[Any, ...], static: tuple[Any, ...], names: tuple[str, ...]
@@ -114,8 +117,10 @@ class Operation:
 
 
 def _forget() -> None:
-    for operation in registry.values():
-        operation.memo.clear()
+    """Forget the calls on meshes that some thread rank is outside: others are not decided again, so they stay."""
+    for memo in (operation.memo for operation in registry.values()):
+        for key in [key for key, (_, spec, _) in memo.copy().items() if spec.mesh.divided]:
+            memo.pop(key, None)
 
 
 context.on_forget(_forget)
@@ -165,11 +170,8 @@ def op(
     def register(body: Callable[..., Any]) -> Any:
         n = rule.partition("->")[0].count(",") + 1 if isinstance(rule, str) and arrays == -1 else arrays
         count = 1 if n == -1 else n
-        groups = linear
-        if linear == "each":
-            groups = tuple((i,) for i in range(count or 0))
-        elif linear == "together":
-            groups = (tuple(range(count or 0)),)  # no numbers: every operand, however many
+        every = tuple(range(count or 0))  # together, and no numbers: every operand, however many
+        groups = tuple((i,) for i in every) if linear == "each" else (every,) if linear == "together" else linear
         operation = Operation(body, rule, Traits(groups, reduce, monotone), count, bounds, fast, prepare, note, large)
         if not operation.name.isidentifier():
             raise RuleError(
@@ -235,7 +237,7 @@ def call(operation: Operation, operands: tuple[Any, ...], static: tuple[Any, ...
     blocks: list[Any] = []
     watched = outside = False
     dry = context.get().dry
-    for x in operands if dry is None else map(dry.outside, operands):
+    for x in operands if dry is None else (operands := tuple(map(dry.outside, operands))):
         kind = type(x)
         if kind is Array or kind is Watched:
             key.append(x.spec)

@@ -130,9 +130,11 @@ def redistribute(x: Any, placement: Any = None, /, **axes: AxisPlacement) -> Any
 
     Communicates what ``sx.debug.explain(x, placement)`` prints, and is its own gradient.
     """
+    dry = context.get().dry
     if isinstance(x, Array):
+        x = x if dry is None else dry.outside(x)
         return _one(x, *_asked(x, placement, axes))
-    arrays = list(x)
+    arrays = list(x if dry is None else map(dry.outside, x))
     if not all(isinstance(a, Array) for a in arrays):
         raise DtypeError("redistribute moves Arrays.", "sx.asarray(value, mesh=mesh, placement=placement)")
     each = placement if isinstance(placement, list) else [placement] * len(arrays)

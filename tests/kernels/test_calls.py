@@ -74,6 +74,16 @@ def test_arguments_are_all_by_position() -> None:
         type(way)()  # made by short_way alone
 
 
+def test_an_operation_of_nine_operands_takes_the_long_way() -> None:
+    @sx.op(", ".join(["..."] * 9) + " -> ...", linear="together")
+    def nine(xp: Any, a: Any, b: Any, c: Any, d: Any, e: Any, f: Any, g: Any, h: Any, i: Any, by: Any = 1) -> Any:
+        return (a + b + c + d + e + f + g + h + i) * by
+
+    x = sx.asarray(np.arange(3.0))
+    for _ in range(2):
+        assert np.array_equal(nine(*[x] * 8, 2.0, by=3).numpy(), [6.0, 30.0, 54.0])
+
+
 def test_an_array_without_a_block_is_left_to_python() -> None:
     x = Array.__new__(Array)
     way = kernels.short_way(None, {}, 1, (), asked)

@@ -91,6 +91,30 @@ def test_a_mesh_that_was_looked_at_still_takes_the_short_way() -> None:
     assert x.spec in sx.exp.op.memo
 
 
+def test_calls_on_other_meshes_are_not_forgotten() -> None:
+    x = put(draw(29, 13), sx.make_mesh({"a": 1}))
+    sx.exp(x)
+    sx.eval_shape(lambda x: sx.sin(x), x)  # the first run on a mesh without this rank
+    elsewhere = sx.Mesh(("elsewhere",), (1,), (1,))
+    assert not elsewhere.contains_me() and x.spec in sx.exp.op.memo
+
+
+def test_arrays_from_outside_are_known_by_their_shapes() -> None:
+    mesh = sx.make_mesh({"a": 1})
+    x, y = put(draw(6, 4), mesh), put(draw(6, 4), mesh)
+    for function in (
+        lambda x: x * y,
+        lambda x: y + 2.5,
+        lambda x: sx.where(x > y, x, y),
+        lambda x: sx.concat([x, y]),
+        lambda x: x * y.redistribute(a=sx.Shard(0)),
+        lambda x: sx.add(*sx.redistribute([x, y], {"a": sx.Shard(1)})),
+        lambda x: sx.vmap(lambda row: row @ y.T)(x),
+        lambda x: sx.grad(lambda w: (sx.exp(w) * x).sum())(y),
+    ):
+        assert sx.eval_shape(function, x) == function(x).spec
+
+
 def test_a_dry_run_of_draws_leaves_nothing_behind() -> None:
     def make() -> sx.Array:
         return 2.0 * sx.random.normal(sx.random.key(0), (3, 7), mesh=sx.make_mesh({"dry": 1}))
