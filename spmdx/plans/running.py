@@ -219,7 +219,14 @@ class Group(Rule):
         if depth != 1 or not any(self.plans):  # a gradient of a gradient comes by more than once: nothing is dropped
             return out
         self.running.held, self.marked = self, True
-        return tree.map(lambda x: Watched(x._block, x.spec, self, (x,), {}) if type(x) is Watched else x, out)
+
+        def kept(x: Any) -> Any:
+            """The result in an array of its own: a parameter that is returned keeps its block when it is dropped."""
+            if type(x) is Watched:
+                return Watched(x._block, x.spec, self, (x,), {})
+            return Array(x._block, x.spec) if any(x is made for made in self.made) else x
+
+        return tree.map(kept, out)
 
     def gradient(self, i: int, g: Any, out: Any, inputs: Any, static: Any) -> Any:
         """The mark's rule: the arrays are needed again; the gradient passes."""

@@ -141,6 +141,28 @@ def test_with_remat() -> None:
         np.testing.assert_allclose(a.numpy(), b.numpy(), rtol=1e-14)
 
 
+@pytest.mark.parametrize("frozen", [False, True])
+def test_a_function_may_return_a_parameter(frozen: bool) -> None:
+    """One that is gathered and dropped again, and that nothing watches or a gradient does."""
+
+    def leaves_b(p: Any, x: Any, b: Any) -> Any:
+        return (x if b is None else x + b) @ p["a"], p["b"]
+
+    def run(params: Any, x: Any) -> Any:
+        f, b = sx.name(leaves_b, "layer"), None
+        for p in params:
+            x, b = f(p, x, b)
+            x = sx.concat([x, x[:, :1]], axis=1)
+        return sx.sum(x * x + b)
+
+    x, by = np.linspace(-1, 1, 8).reshape(2, 4), int(frozen)
+    expected = sx.grad(run, argnums=by)([{k: sx.asarray(v) for k, v in W.items()}] * 3, sx.asarray(x))
+    with Plan(gather={"layer": {"p": WHOLE}}).on(MESH):
+        found = sx.grad(run, argnums=by)([weights({"p": ROWS}) for _ in range(3)], sx.asarray(x))
+    for a, b in zip(tree.leaves(found), tree.leaves(expected)):
+        np.testing.assert_allclose(a.numpy(), b.numpy(), rtol=1e-14)
+
+
 def test_a_plan_is_explicit() -> None:
     with Plan(names={"x": {"p": WHOLE}}, gather={"layer": {"p": WHOLE}}).on(MESH), sx.explicit():
         whole = sx.name(weights({"p": ROWS}), "x")
