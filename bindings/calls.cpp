@@ -7,6 +7,7 @@
 
 #include <array>
 #include <cstddef>
+#include <vector>
 
 namespace py = pybind11;
 
@@ -28,8 +29,6 @@ PyObject*& slot(PyObject* x, Py_ssize_t offset) {
 void fill(PyObject* x, Py_ssize_t offset, PyObject* value) { slot(x, offset) = Py_NewRef(value); }
 
 bool is_array(PyObject* x) { return Py_TYPE(x) == arrays.plain || Py_TYPE(x) == arrays.watched; }
-
-constexpr Py_ssize_t most = 8;  // operands
 
 // One operation as a function of its operands and then its static arguments, all by position.
 struct ShortWay {
@@ -94,9 +93,12 @@ PyObject* call(PyObject* callable, PyObject* const* args, size_t flags, PyObject
         PyErr_SetString(PyExc_TypeError, "operands and static arguments, all by position");
         return nullptr;
     }
-    bool any = false, all = true, watched = false;
+    bool any = false, all = true, numbers = false, watched = false;
     for (Py_ssize_t i = 0; i < operands; ++i) {
-        if (!is_array(args[i])) continue;
+        if (!is_array(args[i])) {
+            numbers = true;
+            continue;
+        }
         any = true;
         all = all && slot(args[i], arrays.block) && slot(args[i], arrays.spec);
         watched = watched || Py_TYPE(args[i]) == arrays.watched;
@@ -114,13 +116,15 @@ PyObject* call(PyObject* callable, PyObject* const* args, size_t flags, PyObject
         if (watched && saving) return long_way(self, args, count);
     }
 
-    std::array<PyObject*, most> blocks;
+    std::array<PyObject*, 8> few;  // more are rare
+    std::vector<PyObject*> many(size_t(operands) > few.size() ? size_t(operands) : 0);
+    PyObject** const blocks = many.empty() ? few.data() : many.data();
     for (Py_ssize_t i = 0; i < operands; ++i)
-        blocks[size_t(i)] = is_array(args[i]) ? slot(args[i], arrays.block) : args[i];
+        blocks[i] = is_array(args[i]) ? slot(args[i], arrays.block) : args[i];
     const auto block = py::reinterpret_steal<Object>(
-        PyObject_Vectorcall(PyTuple_GET_ITEM(found.ptr(), 0), blocks.data(), size_t(operands), nullptr));
+        PyObject_Vectorcall(PyTuple_GET_ITEM(found.ptr(), 0), blocks, size_t(operands), nullptr));
     if (!block) {
-        if (!PyErr_ExceptionMatches(PyExc_OverflowError)) return nullptr;
+        if (!numbers || !PyErr_ExceptionMatches(PyExc_OverflowError)) return nullptr;
         PyErr_Clear();  // a Python number beyond the dtype that it is to take: the long way says so
         return long_way(self, args, count);
     }
@@ -181,7 +185,6 @@ PyTypeObject* type = nullptr;
 Object short_way(const Object& operation, const py::dict& memo, Py_ssize_t operands, const py::tuple& names,
                  const Object& otherwise) {
     if (!arrays.plain) throw py::value_error("tell_arrays comes first");
-    if (operands < 1 || operands > most) throw py::value_error("one operand to eight");
     PyObject* const made = type->tp_alloc(type, 0);
     if (!made) throw py::error_already_set();
     auto* const self = reinterpret_cast<ShortWay*>(made);

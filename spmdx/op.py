@@ -27,7 +27,6 @@ from spmdx.tape import Watched
 
 __all__ = ["Bounds", "Operation", "call", "constant", "constants", "default_mesh", "op", "registry"]
 MEMO_SIZE = 4096
-MOST_OPERANDS = 8  # of the short way, as in bindings/calls.cpp
 registry: dict[str, Operation] = {}
 
 
@@ -81,9 +80,7 @@ class Operation:
     def short_way(self, otherwise: Callable[..., Any]) -> Callable[..., Any]:
         """The operation as a function of its operands and static arguments by position: what was seen before is
         computed at once, and all else is ``otherwise(operation, operands, static, names)``."""
-        if (n := self.arrays) not in range(1, MOST_OPERANDS + 1):
-            return lambda *given: otherwise(self, given[:n], given[n:], self.names)
-        return kernels.short_way(self, self.memo, n, self.names, otherwise)  # type: ignore[no-any-return]
+        return kernels.short_way(self, self.memo, self.arrays, self.names, otherwise)  # type: ignore[no-any-return]
 
     def entry(
         self, specs: tuple[Any, ...], operands: tuple[Any, ...], static: tuple[Any, ...], names: tuple[str, ...]

@@ -13,6 +13,7 @@ import sysconfig
 from collections.abc import Callable
 from functools import lru_cache
 from glob import glob
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ import numpy as np
 from spmdx.runtime import kernels, pool
 
 _SEQUENTIAL = 1  # a threading layer, in mkl_service.h
+_asking = Lock()  # sysconfig gives a thread what another has not finished
 _STRICT = 0x10000  # as below: the same bits for any alignment and number of threads
 
 
@@ -32,14 +34,9 @@ def matmul(xp: Any) -> Callable[[Any, Any], Any]:
 def _by_numpy(x: Any, y: Any) -> Any:
     if 0 in x.strides or 0 in y.strides:
         return _repeated(x, y)
-    return np.matmul(x, y, out=_room(x, y)) if x.nbytes > 2**16 else np.matmul(x, y)
-
-
-def _room(x: Any, y: Any) -> Any:
-    """Memory for a large product of matrices."""
-    if x.ndim != 2 or y.ndim != 2 or x.dtype != y.dtype:
-        return None
-    return pool.empty((x.shape[0], y.shape[1]), x.dtype)
+    if x.nbytes <= 2**16 or not x.ndim == y.ndim == 2 or x.dtype != y.dtype:
+        return np.matmul(x, y)
+    return np.matmul(x, y, out=pool.empty((x.shape[0], y.shape[1]), x.dtype))
 
 
 def _repeated(x: Any, y: Any) -> Any:
@@ -57,7 +54,8 @@ def _repeated(x: Any, y: Any) -> Any:
 def mkl() -> str:
     """MKL's version, once it is what multiplies; "" where it is not installed, not wanted, or NumPy's already."""
     of_numpy = np.show_config(mode="dicts")["Build Dependencies"]["blas"]["name"]
-    library = None if os.environ.get("SPMDX_BLAS") == "numpy" or "mkl" in of_numpy else _opened()
+    with _asking:
+        library = None if os.environ.get("SPMDX_BLAS") == "numpy" or "mkl" in of_numpy else _opened()
     if library is None:
         kernels.use_blas(0, 0, pool.take, _by_numpy)
         return ""

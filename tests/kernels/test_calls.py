@@ -54,12 +54,13 @@ def test_errors_of_a_body_pass_but_for_numbers_out_of_range() -> None:
         return body
 
     x = sx.asarray(np.ones(3))
-    memo: dict[Any, Any] = {(x.spec, x.spec): (fails(ValueError("no")), x.spec, {})}
+    memo: dict[Any, Any] = {}
     way = kernels.short_way(None, memo, 2, (), asked)
-    with pytest.raises(ValueError, match="no"):
-        way(x, x)
-    memo[x.spec, x.spec] = (fails(OverflowError("too large")), x.spec, {})
-    assert way(x, x)[0] == "asked"  # the long way says which number, and what to write
+    for error in (ValueError("no"), OverflowError("no")):
+        memo[x.spec, x.spec] = memo[x.spec, int] = (fails(error), x.spec, {})
+        with pytest.raises(type(error), match="no"):
+            way(x, x)
+    assert way(x, 10**400)[0] == "asked"  # the long way says which number, and what to write
 
 
 def test_arguments_are_all_by_position() -> None:
@@ -68,13 +69,11 @@ def test_arguments_are_all_by_position() -> None:
     for call in (lambda: way(x), lambda: way(x, x), lambda: way(x, x, 0, 0), lambda: way(x, x, axis=0)):
         with pytest.raises(TypeError, match="by position"):
             call()
-    with pytest.raises(ValueError, match="one operand to eight"):
-        kernels.short_way(None, {}, 9, (), asked)
     with pytest.raises(TypeError):
         type(way)()  # made by short_way alone
 
 
-def test_an_operation_of_nine_operands_takes_the_long_way() -> None:
+def test_an_operation_may_have_nine_operands() -> None:
     @sx.op(", ".join(["..."] * 9) + " -> ...", linear="together")
     def nine(xp: Any, a: Any, b: Any, c: Any, d: Any, e: Any, f: Any, g: Any, h: Any, i: Any, by: Any = 1) -> Any:
         return (a + b + c + d + e + f + g + h + i) * by

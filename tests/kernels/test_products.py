@@ -246,3 +246,26 @@ def test_mkl_gives_the_same_bits(dtype: str) -> None:
     kernels.set_threads(before)
     parts = [kernels.product(part, y) for part in (x[:100], x[100:101], x[101:])]
     assert np.array_equal(np.concatenate(parts), want)
+
+
+def test_threads_may_look_for_mkl_at_once() -> None:
+    """Python's sysconfig fails where threads ask it for the first time together; each run is a process of its own."""
+    program = """
+import sys
+from threading import Barrier, Thread
+from spmdx.runtime import blas
+sys.setswitchinterval(1e-6)
+together, found = Barrier(8), []
+def look():
+    together.wait()
+    found.append(blas.mkl())
+threads = [Thread(target=look) for _ in range(8)]
+for t in threads:
+    t.start()
+for t in threads:
+    t.join()
+assert len(found) == 8 and len(set(found)) == 1, found
+"""
+    for _ in range(4):
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 0, done.stderr
