@@ -40,7 +40,7 @@ def _large(name: str, run: Any, x: Any, y: Any) -> Any:
         return run(x, y)
     out = memory.empty(x.shape, x.dtype)
     silent = _SILENT.issuperset(np.geterr().values())  # else np.errstate asks for what no thread can give
-    if number or x.size < THREADED or kernels.threads() < 2 or not silent or (rows and name != "sum") or not x.size:
+    if number or x.size < THREADED or kernels.threads() < 2 or not silent or (rows and name != "sum"):
         return run(x, y, out)
     if not rows:
         return kernels.reduce_ordered([x, y], name, out)
