@@ -3,11 +3,10 @@
 // own way.
 #include "bindings/calls.h"
 
-#include <structmember.h>
-
 #include <array>
-#include <cstddef>
 #include <vector>
+
+#include "bindings/callable.h"
 
 namespace py = pybind11;
 
@@ -31,14 +30,18 @@ void fill(PyObject* x, Py_ssize_t offset, PyObject* value) { slot(x, offset) = P
 bool is_array(PyObject* x) { return Py_TYPE(x) == arrays.plain || Py_TYPE(x) == arrays.watched; }
 
 // One operation as a function of its operands and then its static arguments, all by position.
-struct ShortWay {
-    PyObject ob_base;
-    vectorcallfunc function;
+struct ShortWay : Callable<4> {
+    using Base = Callable<4>;
     Py_ssize_t operands;
-    PyObject *operation, *memo,
-        *names;           // memo: calls that move nothing, to (function of blocks, spec, static)
-    PyObject* otherwise;  // (operation, operands, static, names): Python's way
+
+    PyObject* operation() const { return held[0]; }
+    // Calls that move nothing, to (function of blocks, spec, static).
+    PyObject* memo() const { return held[1]; }
+    PyObject* names() const { return held[2]; }
+    // Python's way: (operation, operands, static, names).
+    PyObject* otherwise() const { return held[3]; }
 };
+PyTypeObject* type = nullptr;
 
 using Object = py::object;
 
@@ -52,8 +55,8 @@ PyObject* long_way(ShortWay* self, PyObject* const* args, Py_ssize_t count) {
     const Object operands = tuple_of(args, self->operands),
                  statics = tuple_of(args + self->operands, count - self->operands);
     if (!operands || !statics) return nullptr;
-    PyObject* const passed[]{self->operation, operands.ptr(), statics.ptr(), self->names};
-    return PyObject_Vectorcall(self->otherwise, passed, 4, nullptr);
+    PyObject* const passed[]{self->operation(), operands.ptr(), statics.ptr(), self->names()};
+    return PyObject_Vectorcall(self->otherwise(), passed, 4, nullptr);
 }
 
 // (function of blocks, spec, static) of a call that was seen before, or none, perhaps with an error set. A
@@ -61,7 +64,7 @@ PyObject* long_way(ShortWay* self, PyObject* const* args, Py_ssize_t count) {
 Object seen(ShortWay* self, PyObject* const* args, Py_ssize_t count) {
     PyObject* found;
     if (count == 1) {
-        found = PyDict_GetItemWithError(self->memo, slot(args[0], arrays.spec));
+        found = PyDict_GetItemWithError(self->memo(), slot(args[0], arrays.spec));
     } else {
         const auto key = py::reinterpret_steal<Object>(PyTuple_New(count));
         if (!key) return {};
@@ -71,7 +74,7 @@ Object seen(ShortWay* self, PyObject* const* args, Py_ssize_t count) {
                 part = is_array(part) ? slot(part, arrays.spec) : reinterpret_cast<PyObject*>(Py_TYPE(part));
             PyTuple_SET_ITEM(key.ptr(), i, Py_NewRef(part));
         }
-        found = PyDict_GetItemWithError(self->memo, key.ptr());
+        found = PyDict_GetItemWithError(self->memo(), key.ptr());
         if (!found && PyErr_ExceptionMatches(PyExc_TypeError)) PyErr_Clear();  // lists and slices do not hash
     }
     return py::reinterpret_borrow<Object>(found);
@@ -89,7 +92,7 @@ PyObject* wrapped(PyTypeObject* type, PyObject* block, PyObject* spec) {
 PyObject* call(PyObject* callable, PyObject* const* args, size_t flags, PyObject* keywords) {
     auto* const self = reinterpret_cast<ShortWay*>(callable);
     const Py_ssize_t count = PyVectorcall_NARGS(flags), operands = self->operands;
-    if (keywords || count != operands + PyTuple_GET_SIZE(self->names)) {
+    if (keywords || count != operands + PyTuple_GET_SIZE(self->names())) {
         PyErr_SetString(PyExc_TypeError, "operands and static arguments, all by position");
         return nullptr;
     }
@@ -132,69 +135,19 @@ PyObject* call(PyObject* callable, PyObject* const* args, size_t flags, PyObject
     if (!watched) return wrapped(arrays.plain, block.ptr(), spec);
     Object made = py::reinterpret_steal<Object>(wrapped(arrays.watched, block.ptr(), spec));
     if (!made) return nullptr;
-    fill(made.ptr(), arrays.rule, self->operation);
+    fill(made.ptr(), arrays.rule, self->operation());
     fill(made.ptr(), arrays.statics, PyTuple_GET_ITEM(found.ptr(), 2));
     slot(made.ptr(), arrays.inputs) = tuple_of(args, operands).release().ptr();
     slot(made.ptr(), arrays.order) = PyIter_Next(arrays.counter);
     return slot(made.ptr(), arrays.inputs) && slot(made.ptr(), arrays.order) ? made.release().ptr() : nullptr;
 }
 
-// The type, for Python
-
-int traverse(PyObject* x, visitproc visit, void* arg) {
-    auto* const self = reinterpret_cast<ShortWay*>(x);
-    Py_VISIT(Py_TYPE(x));
-    Py_VISIT(self->operation);
-    Py_VISIT(self->memo);
-    Py_VISIT(self->names);
-    Py_VISIT(self->otherwise);
-    return 0;
-}
-
-int clear(PyObject* x) {
-    auto* const self = reinterpret_cast<ShortWay*>(x);
-    Py_CLEAR(self->operation);
-    Py_CLEAR(self->memo);
-    Py_CLEAR(self->names);
-    Py_CLEAR(self->otherwise);
-    return 0;
-}
-
-void deallocate(PyObject* x) {
-    PyTypeObject* const type = Py_TYPE(x);
-    PyObject_GC_UnTrack(x);
-    clear(x);
-    type->tp_free(x);
-    Py_DECREF(type);
-}
-
-PyMemberDef members[]{{"__vectorcalloffset__", T_PYSSIZET, offsetof(ShortWay, function), READONLY, nullptr},
-                      {nullptr, 0, 0, 0, nullptr}};
-PyType_Slot slots[]{{Py_tp_members, members},
-                    {Py_tp_call, reinterpret_cast<void*>(&PyVectorcall_Call)},
-                    {Py_tp_traverse, reinterpret_cast<void*>(&traverse)},
-                    {Py_tp_clear, reinterpret_cast<void*>(&clear)},
-                    {Py_tp_dealloc, reinterpret_cast<void*>(&deallocate)},
-                    {0, nullptr}};
-PyType_Spec description{
-    "spmdx._kernels.ShortWay", sizeof(ShortWay), 0,
-    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_DISALLOW_INSTANTIATION,
-    slots};
-PyTypeObject* type = nullptr;
-
 Object short_way(const Object& operation, const py::dict& memo, Py_ssize_t operands, const py::tuple& names,
                  const Object& otherwise) {
     if (!arrays.plain) throw py::value_error("tell_arrays comes first");
-    PyObject* const made = type->tp_alloc(type, 0);
-    if (!made) throw py::error_already_set();
-    auto* const self = reinterpret_cast<ShortWay*>(made);
-    self->function = &call;
+    auto [made, self] = make_callable<ShortWay>(type, &call, {operation, memo, names, otherwise});
     self->operands = operands;
-    self->operation = Object(operation).release().ptr();
-    self->memo = Object(memo).release().ptr();
-    self->names = Object(names).release().ptr();
-    self->otherwise = Object(otherwise).release().ptr();
-    return py::reinterpret_steal<Object>(made);
+    return made;
 }
 
 Py_ssize_t offset(const py::handle& type, const char* name) {
@@ -222,8 +175,7 @@ void tell_arrays(const py::type& plain, const py::type& watched, const Object& s
 }  // namespace
 
 void bind_calls(py::module_& m) {
-    type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&description));
-    if (!type) throw py::error_already_set();
+    type = callable_type<ShortWay>("spmdx._kernels.ShortWay");
     m.def(
         "tell_arrays", &tell_arrays, py::arg("plain"), py::arg("watched"), py::arg("state"),
         py::arg("record"), py::arg("counter"),

@@ -8,6 +8,7 @@
 #include <map>
 #include <utility>
 
+#include "bindings/callable.h"
 #include "bindings/channel.h"
 
 namespace py = pybind11;
@@ -104,6 +105,23 @@ std::vector<char*> memory(const py::sequence& arrays, const Sizes& bytes, int64_
 struct Shared {
     std::vector<py::array> kept;
     Channel channel;
+
+    // Without the GIL. A member that will never come is -2**32 - i. `leave` is called where this ends early:
+    // others may still read the sources, and write to the targets.
+    template <class Leave>
+    int64_t carry(const Parcel& parcel, char* const* sources, char* const* targets, int64_t limit,
+                  int64_t past_caches, const Leave& leave) {
+        try {
+            const py::gil_scoped_release release;
+            return channel.carry(parcel, sources, targets, limit, past_caches);
+        } catch (const Ended& ended) {
+            leave();
+            return Channel::ended - ended.member;
+        } catch (...) {
+            leave();
+            throw;
+        }
+    }
 };
 
 std::unique_ptr<Shared> make_channel(const std::vector<py::array>& heaps, int rank, int64_t control,
@@ -135,6 +153,72 @@ std::unique_ptr<Shared> make_channel(const std::vector<py::array>& heaps, int ra
                                                              rank, {control, row, piece, stages}, spins)});
 }
 
+// A channel's carry for messages of one block that are sent again and again.
+struct Carrier : Callable<4> {
+    using Base = Callable<4>;
+    Shared* shared;
+    const Parcel* parcel;
+    int64_t limit, past_caches;
+    int dims;
+    std::array<Py_intptr_t, size_t(Box::most)> shape;
+
+    PyObject* dtype() const { return held[2]; }
+    PyObject* otherwise() const { return held[3]; }
+
+    PyObject* ask(PyObject* block, PyObject* out, int64_t found) const {
+        const auto code = py::reinterpret_steal<py::object>(PyLong_FromLongLong(found));
+        PyObject* const passed[]{block, out, code.ptr()};
+        return code ? PyObject_Vectorcall(otherwise(), passed, 3, nullptr) : nullptr;
+    }
+};
+PyTypeObject* carrier_type = nullptr;
+
+PyObject* carry_one(PyObject* callable, PyObject* const* args, size_t flags, PyObject* keywords) {
+    auto* const self = reinterpret_cast<Carrier*>(callable);
+    if (keywords || PyVectorcall_NARGS(flags) != 1) {
+        PyErr_SetString(PyExc_TypeError, "one block, by position");
+        return nullptr;
+    }
+    const Parcel& parcel = *self->parcel;
+    const auto block = py::reinterpret_borrow<py::array>(args[0]);
+    if (!py::isinstance<py::array>(block) || !(block.flags() & py::array::c_style) ||
+        block.nbytes() != parcel.sources[0] || block.itemsize() != parcel.item)
+        return self->ask(args[0], Py_None, 0);
+    const auto& numpy = py::detail::npy_api::get();
+    const auto out = py::reinterpret_steal<py::array>(
+        numpy.PyArray_NewFromDescr_(numpy.PyArray_Type_, Py_NewRef(self->dtype()), self->dims,
+                                    self->shape.data(), nullptr, nullptr, 0, nullptr));
+    if (!out) return nullptr;
+    char* const source = static_cast<char*>(const_cast<void*>(block.data()));
+    char* const target = static_cast<char*>(const_cast<void*>(out.data()));
+    try {
+        const int64_t found = self->shared->carry(parcel, &source, &target, self->limit, self->past_caches,
+                                                  [&] { block.inc_ref(), out.inc_ref(); });
+        return found ? self->ask(block.ptr(), out.ptr(), found) : out.inc_ref().ptr();
+    } catch (py::error_already_set& error) {  // an interrupt
+        error.restore();
+    } catch (const std::exception& error) {
+        PyErr_SetString(PyExc_RuntimeError, error.what());
+    }
+    return nullptr;
+}
+
+py::object make_carrier(const py::object& channel, const py::object& parcel, const Sizes& shape,
+                        const py::dtype& dtype, int64_t limit, int64_t past_caches,
+                        const py::object& otherwise) {
+    const auto& known = parcel.cast<const Parcel&>();
+    if (known.sources.size() != 1 || known.targets.size() != 1 || shape.size() > size_t(Box::most) ||
+        dtype.itemsize() != known.item || bytes_of(shape, known.item) != known.targets[0])
+        throw std::invalid_argument("one block goes in, and one of this shape and dtype comes out");
+    auto [made, self] = make_callable<Carrier>(carrier_type, &carry_one, {channel, parcel, dtype, otherwise});
+    self->shared = &channel.cast<Shared&>();
+    self->parcel = &known;
+    self->limit = limit, self->past_caches = past_caches;
+    self->dims = int(shape.size());
+    std::copy(shape.begin(), shape.end(), self->shape.begin());
+    return made;
+}
+
 }  // namespace
 
 void bind_messages(py::module_& m) {
@@ -164,20 +248,10 @@ void bind_messages(py::module_& m) {
                 std::vector<py::array> kept;
                 const auto sources = memory(blocks, parcel.sources, parcel.item, &kept);
                 const auto targets = memory(outs, parcel.targets, parcel.item, nullptr);
-                const auto leave = [&] {  // others may still read the blocks, and write to the results
+                return self.carry(parcel, sources.data(), targets.data(), limit, past_caches, [&] {
                     blocks.inc_ref(), outs.inc_ref();
                     for (const py::array& each : kept) each.inc_ref();
-                };
-                try {
-                    const py::gil_scoped_release release;
-                    return self.channel.carry(parcel, sources.data(), targets.data(), limit, past_caches);
-                } catch (const Ended& ended) {
-                    leave();
-                    return Channel::ended - ended.member;
-                } catch (...) {
-                    leave();
-                    throw;
-                }
+                });
             },
             py::arg("parcel"), py::arg("blocks"), py::arg("outs"), py::arg("limit"), py::arg("past_caches"),
             "0: done. More: nothing done on any rank, for the longest message has so many bytes. -1: the "
@@ -202,6 +276,14 @@ void bind_messages(py::module_& m) {
             "sent", [](const Shared& self, int from, int to) { return self.channel.said(from, to); },
             py::arg("from_member"), py::arg("to_member"),
             "Bytes that one member said it sends another, in the last collective.");
+    carrier_type = callable_type<Carrier>("spmdx._kernels.Carrier");
+    m.def("carrier", &make_carrier, py::arg("channel"), py::arg("parcel"), py::arg("shape"), py::arg("dtype"),
+          py::arg("limit"), py::arg("past_caches"), py::arg("otherwise"),
+          "Channel.carry as a function of one block, which gives a new one of this shape and dtype. Where "
+          "there is "
+          "more to do than carry did, otherwise(block, result, what carry returned); of a block that does "
+          "not lie in "
+          "one stretch otherwise(block, None, 0), before anything was done.");
 }
 
 }  // namespace spmdx

@@ -6,11 +6,12 @@ geometry says which part goes where; here bytes travel.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
 from spmdx import check, context
+from spmdx.array import Array
 from spmdx.geometry import local_parts, route
 from spmdx.mesh import Coordinate, Mesh
 from spmdx.plan import LOCAL, Step
@@ -20,6 +21,7 @@ from spmdx.runtime.message import pack as pack
 from spmdx.runtime.message import unpack as unpack
 from spmdx.runtime.pending import Coming
 from spmdx.runtime.pending import progress as progress
+from spmdx.spec import Spec
 
 PARTS = 2**17  # what the messages that are remembered may list, all together
 Block = Any  # an ndarray of the mesh's device; on a simulated mesh a tuple of them, one for each rank
@@ -181,9 +183,37 @@ def _collective(steps: tuple[Step, ...], blocks: list[Block]) -> list[Block]:
     mesh = steps[0].source.mesh
     if mesh.device == "sim":
         return _simulated(mesh, steps, blocks)
+    if len(steps) == 1:
+        carrier, _ = context.world().carriers.get(steps[0]) or remember(steps[0], steps[0])
+        return [carrier(blocks[0])]
     comm = context.world().comm(mesh)
     carried: list[Block] = comm.group(steps[0].axes).carry(_message(steps, comm.coordinate), blocks)
     return carried
+
+
+def remember(asked: Any, step: Step) -> tuple[Callable[[Block], Block], Spec]:
+    """What makes a move of one collective, found in the world's ``carriers`` from now on: by its step, or by what the
+    user wrote of which array. To plan it and to find its message takes longer than to send a short one."""
+    world = context.world()
+    comm = world.comm(step.source.mesh)
+    message = _message((step,), comm.coordinate)
+    if len(world.carriers) * (len(message.counts) + len(message.incoming)) > PARTS:  # bounded, as messages are
+        world.carriers.clear()
+    world.carriers[asked] = found = comm.group(step.axes).carrier(message), step.target
+    return found
+
+
+def again(x: Array, asked: Any) -> Array | None:
+    """The array that a move brings which is remembered as ``asked``; None where it is not, or where others take part:
+    traces, dry runs and batches."""
+    state = context.get()
+    if state.world is None or state.trace is not None or state.dry is not None or state.batch or x._block is None:
+        return None
+    try:
+        found = state.world.carriers.get(asked)
+    except TypeError:  # something that is no placement, as whoever plans the move will say
+        return None
+    return None if found is None else Array(found[0](x._block), found[1])
 
 
 def _simulated(mesh: Mesh, steps: tuple[Step, ...], blocks: list[Block]) -> list[Block]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -82,6 +82,10 @@ class Group(ABC):
         """One collective from blocks to blocks: pack all, call the verb, unpack all."""
         return message.sent(message.packed(blocks, self.buffer), self)
 
+    def carrier(self, message: Message) -> Callable[[Block], Block]:
+        """`carry` for one block, as a function: of messages that are sent again and again."""
+        return lambda block: self.carry(message, [block])[0]
+
     def begin(self, message: Message, blocks: Sequence[Block]) -> Pending | None:
         """The same, begun and not waited for; None where nothing is won by that: then `carry` it."""
         return None
@@ -147,7 +151,6 @@ class Comm(ABC, Generic[G]):
         self.mesh = mesh
         self.coordinate = mesh.coordinate_of(rank)
         self._groups: dict[tuple[str, ...], G] = {}
-        self._last: tuple[tuple[str, ...], G] | None = None
 
     @abstractmethod
     def _make(self, axes: tuple[str, ...], positions: list[int]) -> G:
@@ -203,6 +206,7 @@ class World(ABC, Generic[C]):
         self.rank, self.size = rank, size
         self._comms: dict[Mesh, C] = {}
         self._arranged: dict[Any, C] = {}  # the first one of each arrangement of ranks
+        self.carriers: dict[Any, tuple[Callable[[Block], Block], Any]] = {}  # of moves that were asked for: move.py
         self._lock = threading.RLock()  # to make one of GPUs asks for the hosts'
 
     @abstractmethod

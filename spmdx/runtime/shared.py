@@ -7,7 +7,7 @@ first measured.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter
 from typing import Any
 
@@ -21,14 +21,14 @@ from spmdx.runtime.comm import Comm, Counts, Group, cut
 from spmdx.runtime.heap import Heap, Region
 from spmdx.runtime.message import Block, Message, flat_message
 from spmdx.runtime.mpi import MPI, MPIComm, MPIGroup, MPIWorld
-from spmdx.runtime.pool import Flat, take
+from spmdx.runtime.pool import LEAST, Flat, take
 from spmdx.runtime.reduction import COMPILED, combine
 from spmdx.runtime.waiting import never_comes
 
 try:
-    from spmdx.runtime.kernels import Channel, Parcel
+    from spmdx.runtime.kernels import Channel, Parcel, carrier
 except ImportError:  # the compiled module is missing: MPI does everything
-    Channel = Parcel = None
+    Channel = Parcel = carrier = None
 
 SMALL = 2**19  # bytes of a message: up to here MPI cannot be faster, and is not asked
 PAST_CACHES = 2**24  # bytes that arrive at all members: from here on they are written past the caches
@@ -58,16 +58,31 @@ class SharedGroup(Group):
             return super().carry(message, blocks)
         return self._through(message, blocks, message.empty())
 
+    def carrier(self, message: Message) -> Callable[[Block], Block]:
+        """By the compiled module alone, if the result is short."""
+        if (message.reduces and message.dtype not in COMPILED) or message.elements[0] * message.dtype.itemsize >= LEAST:
+            return super().carrier(message)
+
+        def otherwise(block: Block, out: Block, found: int) -> Block:
+            return (self.carry(message, [block]) if out is None else self._after(message, [block], [out], found))[0]
+
+        parcel, shape = message.parcel or self._parcel(message), message.routes[0].shape
+        made: Any = carrier(self.channel, parcel, shape, message.dtype, SMALL, self.past_caches, otherwise)
+        return made  # type: ignore[no-any-return]
+
     def _through(self, message: Message, blocks: Sequence[Block], outs: list[Block]) -> list[Block]:
         parcel = message.parcel or self._parcel(message)
-        longest = self.channel.carry(parcel, blocks, outs, SMALL, self.past_caches)
+        return self._after(message, blocks, outs, self.channel.carry(parcel, blocks, outs, SMALL, self.past_caches))
+
+    def _after(self, message: Message, blocks: Sequence[Block], outs: list[Block], longest: int) -> list[Block]:
+        """What is left to do when the channel has carried, or has found that the longest message has so many bytes."""
         if longest == 0:
             return outs
         if longest < 0:
             self._disagree(message, longest)
 
         def shared() -> list[Block]:
-            self.channel.carry(parcel, blocks, outs, ANY, self.past_caches)
+            self.channel.carry(message.parcel, blocks, outs, ANY, self.past_caches)
             return outs
 
         def mpi() -> list[Block]:

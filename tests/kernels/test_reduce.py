@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import signal
+import sys
 import threading
 import weakref
 from typing import Any
@@ -94,22 +95,73 @@ def heap() -> np.ndarray:
     return memory[start : start + 2**13]
 
 
-def test_memory_stays_where_a_rank_leaves_a_collective() -> None:
-    """As a user's interrupt has it: the others may be about to read its block, or to write to its result."""
+def parcel_of_four(size: int) -> Any:
+    """A sum of four numbers of each member."""
     part = [[[([0], [4])]]]
-    parcel = kernels.Parcel("all_reduce", "sum", 1, 0, 2, "f", 8, [[4]], part, [[4]], part)
+    return kernels.Parcel("all_reduce", "sum", 1, 0, size, "f", 8, [[4]], part, [[4]], part)
+
+
+@pytest.mark.parametrize("way", ["carry", "carrier"])
+def test_memory_stays_where_a_rank_leaves_a_collective(way: str) -> None:
+    """As a user's interrupt has it: the others may be about to read its block, or to write to its result."""
+    parcel, mine = parcel_of_four(2), channel([heap(), heap()], 0)
     blocks, outs = [np.zeros((2, 2)).T.reshape(4)], [np.zeros(4)]
-    known = [weakref.ref(blocks[0]), weakref.ref(outs[0])]
+    known = [weakref.ref(blocks[0]), weakref.ref(outs[0])][: 2 if way == "carry" else 1]
     before = signal.signal(signal.SIGALRM, signal.default_int_handler)
     signal.setitimer(signal.ITIMER_REAL, 0.05)
     try:
         with pytest.raises(KeyboardInterrupt):
-            channel([heap(), heap()], 0).carry(parcel, blocks, outs, 2**20, 2**20)
+            if way == "carry":
+                mine.carry(parcel, blocks, outs, 2**20, 2**20)
+            else:
+                kernels.carrier(mine, parcel, [4], np.dtype(float), 2**20, 2**20, print)(blocks[0])
     finally:
         signal.signal(signal.SIGALRM, before)
     del blocks, outs
     gc.collect()
     assert all(array() is not None for array in known)
+
+
+def test_a_carrier_makes_the_result() -> None:
+    """Of the shape and dtype that it was told; or else it asks what to do."""
+    asked: list[tuple[Any, ...]] = []
+
+    def otherwise(*args: Any) -> str:
+        asked.append(args)
+        return "asked"
+
+    known, dtype, x = weakref.ref(otherwise), np.dtype(float), np.arange(4.0)
+    carry = kernels.carrier(channel([heap()], 0), parcel_of_four(1), [2, 2], dtype, 2**20, 2**20, otherwise)
+    short = kernels.carrier(channel([heap()], 0), parcel_of_four(1), [4], dtype, 31, 2**20, otherwise)
+    for block in (x, x.reshape(4, 1), x.view(np.int64)):
+        y = carry(block)
+        assert y.shape == (2, 2) and y.dtype is dtype and y.flags.owndata
+        assert np.array_equal(y.ravel(), x) and not np.shares_memory(x, y)
+    for block in (np.arange(8.0)[::2], np.zeros(5), np.zeros(8, np.int32), 7, None):  # nothing has been done
+        assert carry(block) == "asked"
+        given, result, found = asked.pop()
+        assert given is block and result is None and found == 0
+    assert short(x) == "asked"  # what was longer than the limit, and where it is to go
+    given, result, found = asked.pop()
+    assert given is x and result.shape == (4,) and found == 32
+
+    before = [sys.getrefcount(each) for each in (x, dtype, otherwise)]
+    for _ in range(9):
+        carry(x), carry(None), short(x), asked.clear()
+    assert before == [sys.getrefcount(each) for each in (x, dtype, otherwise)]
+
+    with pytest.raises(TypeError, match="one block"):
+        carry(x, x)
+    with pytest.raises(TypeError, match="one block"):
+        carry(block=x)
+    with pytest.raises(ValueError, match="this shape and dtype"):
+        kernels.carrier(channel([heap()], 0), parcel_of_four(1), [5], dtype, 1, 1, otherwise)
+    with pytest.raises(ZeroDivisionError):
+        kernels.carrier(channel([heap()], 0), parcel_of_four(1), [4], dtype, 31, 1, lambda *_: 1 // 0)(x)
+    otherwise.me = carry, short  # type: ignore[attr-defined]  # a cycle
+    del carry, short, otherwise
+    gc.collect()
+    assert known() is None
 
 
 def test_barrier() -> None:

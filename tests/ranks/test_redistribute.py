@@ -16,10 +16,12 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "laws"))
 from case import values
 from placements import OPS, blocks, piece, same_bits, specs
 
+import spmdx as sx
 from spmdx import context
 from spmdx.array import Array
+from spmdx.errors import MeshError, PlacementError
 from spmdx.mesh import Mesh
-from spmdx.ops.place import asarray, from_block, moved_arrays, redistribute, to_numpy
+from spmdx.ops.place import asarray, from_block, moved_arrays, redistribute, target_spec, to_numpy
 from spmdx.placement import Partial, Replicate, Shard
 from spmdx.plan import LOCAL, cost, plan
 from spmdx.spec import Spec
@@ -148,6 +150,36 @@ def test_arrays_in_one_call_share_one_collective_a_step(ranks: int) -> None:
         assert state.trace[0].bytes == sum(cost(plan(x.spec, y.spec)) for x, y in zip(arrays, moved))
         for y, v in zip(moved, all_values):
             assert same_bits(to_numpy(y), v)
+
+
+@pytest.mark.ranks(1, 2, 3, 4)
+@pytest.mark.parametrize("source", [Shard(0), Shard(1), Shard(0, None, 2), Partial("sum")], ids=str)
+def test_a_move_that_was_asked_for_before(ranks: int, source: Any) -> None:
+    """It is looked up whole, and is as before: of other values, of blocks in another order, traced, differentiated,
+    vectorised, in a dry run, and with its gradient."""
+    mesh = Mesh(("a",), (ranks,))
+    v, target = values(4, 6), {"a": Shard(0, (0, *[0] * (ranks - 2), 4))} if ranks > 1 else {}
+
+    def go(x: Any) -> Any:
+        return redistribute(x, target)
+
+    for turn in range(3):
+        x = asarray(v + turn, mesh=mesh, placement={"a": source})
+        y = go(x)
+        assert same_bits(to_numpy(y), to_numpy(x)) and y.spec is target_spec(x, target, {})
+        block = np.asfortranarray(x.block)
+        assert same_bits(to_numpy(go(Array(block, x.spec))), to_numpy(x))
+        steps = plan(x.spec, y.spec)
+        with context.use(trace=[]) as state:
+            go(x)
+        assert [r.verb for r in state.trace] == [s.verb for s in steps if s.verb not in LOCAL]
+        assert sx.eval_shape(go, x) is y.spec
+        assert same_bits(to_numpy(sx.grad(lambda x: sx.sum(go(x) * go(x)))(x)), 2 * to_numpy(x))
+        many = sx.stack([x, x * 2])
+        assert same_bits(to_numpy(sx.vmap(go)(many)), to_numpy(many))
+    for wrong in ({"a": [0]}, {"a": "S"}, {"a": 0}, {"b": Shard(0)}):
+        with pytest.raises((PlacementError, MeshError)):
+            redistribute(x, wrong)
 
 
 @pytest.mark.ranks(2, 4)
