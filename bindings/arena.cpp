@@ -1,10 +1,16 @@
 // Arrays in memory that is used again, and that other processes of this node can map: spmdx/runtime/pool.py
-// and arena.py.
+// and arena.py. And the memory of everything else: Python's objects, and the C library's heap.
 #include "bindings/arena.h"
 
+#if defined(__GLIBC__)
+#include <malloc.h>
+#endif
 #include <pybind11/numpy.h>
 
+#include <cstdlib>
+
 #include "bindings/messages.h"
+#include "bindings/objects.h"
 
 namespace py = pybind11;
 
@@ -20,6 +26,45 @@ py::object take_from(int64_t count, const py::dtype& dtype) {
     if (!place) return py::none();
     const py::capsule owner(place, [](void* mine) { (*arena)->give_back(static_cast<char*>(mine)); });
     return py::array(dtype, {count}, {dtype.itemsize()}, place, owner);
+}
+
+ObjectPages& object_pages() {
+    static auto* const pages = new ObjectPages;  // for ever: objects go until the very end
+    return *pages;
+}
+PyObjectArenaAllocator before{};
+
+void* take_piece(void*, size_t bytes) {
+    void* const piece = object_pages().take(bytes);
+    return piece ? piece : before.alloc(before.ctx, bytes);
+}
+void give_back_piece(void*, void* piece, size_t bytes) {
+    if (!object_pages().give_back(static_cast<char*>(piece))) before.free(before.ctx, piece, bytes);
+}
+void hold_objects() {
+    if (before.alloc) return;
+    PyObject_GetArenaAllocator(&before);
+    PyObjectArenaAllocator here{nullptr, &take_piece, &give_back_piece};
+    PyObject_SetArenaAllocator(&here);
+}
+
+// What lies in the heap so far stays in the pages that it has.
+void keep_freed(int kept, int largest, int growth) {
+#if defined(__GLIBC__)
+    mallopt(M_TRIM_THRESHOLD, kept);
+    mallopt(M_MMAP_THRESHOLD, largest);
+    if (growth <= 0 || is_bounded(RLIMIT_AS) || is_bounded(RLIMIT_DATA)) return;
+    mallopt(M_TOP_PAD, growth);
+    char* const end = static_cast<char*>(sbrk(0));
+    for (int more = large_page; sbrk(0) == end && more < largest; more *= 2) {
+        void* const volatile some = std::malloc(size_t(more));
+        std::free(some);
+    }
+    char* const now = static_cast<char*>(sbrk(0));
+    if (now > end) madvise(end, size_t(now - end), MADV_HUGEPAGE);
+#else
+    (void)kept, (void)largest, (void)growth;
+#endif
 }
 
 }  // namespace
@@ -50,6 +95,11 @@ void bind_arena(py::module_& m) {
           "A new flat array in memory that is used again, not filled; None where there is no room.");
     m.def("take_shared", &take_from<&shared>, py::arg("count"), py::arg("dtype"),
           "The same in memory that others can map.");
+    m.def("hold_objects", &hold_objects, "Have Python's objects lie in large pages from now on.");
+    m.def("keep_freed", &keep_freed, py::arg("kept"), py::arg("largest"), py::arg("growth"),
+          "Have the C library keep up to so many freed bytes in its heap, in which what is shorter than "
+          "`largest` lies, "
+          "and have the heap grow by so many at once: those that it grows by now are of large pages.");
     m.def(
         "map_arena",
         [](int64_t process, int file, int64_t bytes, const py::bytes& mark) {

@@ -29,15 +29,20 @@ namespace spmdx {
 
 constexpr int64_t large_page = 1 << 21;  // bytes, where a processor and a system have such
 
+#if defined(__linux__)
+template <class Resource>  // an enumeration, or a number
+bool is_bounded(Resource what) {
+    rlimit most{};
+    return getrlimit(what, &most) == 0 && most.rlim_cur != RLIM_INFINITY;
+}
+#endif
+
 // Address space to the end of the process: a file's, or without one this process's own. Pages that nobody has
 // written to take no memory. It begins where a large page does, so that all mappings of a file can have them.
 inline char* map_pages(int file, int64_t bytes) {
 #if defined(__linux__)
-    const auto bounded = [](auto what) {
-        rlimit most{};
-        return getrlimit(what, &most) == 0 && most.rlim_cur != RLIM_INFINITY;
-    };  // then address space is not to be had for nothing
-    if (bounded(RLIMIT_AS) || (file < 0 && bounded(RLIMIT_DATA))) cannot("reserve memory", ENOMEM);
+    // Where that is bounded address space is not to be had for nothing.
+    if (is_bounded(RLIMIT_AS) || (file < 0 && is_bounded(RLIMIT_DATA))) cannot("reserve memory", ENOMEM);
     const int kind = file < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED;
     void* const room = mmap(nullptr, size_t(bytes + large_page), PROT_NONE,
                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
