@@ -8,6 +8,7 @@ import typing as _typing
 # Before NumPy: between two products its OpenBLAS would spin for milliseconds on the cores that kernels are to run on.
 _os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")
 
+import spmdx.runtime.pages as _pages  # isort: skip  # first of all: what comes after lies where it says
 from ml_dtypes import bfloat16
 from numpy import (
     bool,

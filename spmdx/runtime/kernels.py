@@ -19,6 +19,7 @@ import ml_dtypes
 import numpy as np
 
 from spmdx.runtime import pool
+from spmdx.runtime.pages import promises_are_kept
 
 try:
     from spmdx import _kernels
@@ -32,10 +33,8 @@ try:
         carrier,
         end_together,
         farewell_at_end,
-        hold_objects,
         instruction_set,
         instruction_sets,
-        keep_freed,
         map_arena,
         matmul,
         open_arena,
@@ -66,11 +65,6 @@ except ImportError as error:
 Words = tuple[int, ...]
 Intervals = Sequence[Sequence[tuple[int, int]]]
 Block = Any  # NumPy's, or CuPy's
-
-# The C library's allocator, which NumPy uses. Bytes that it may keep, or they would go back to the system after every
-# step of a training loop; what is larger has pages of its own, which go back at once; and what its heap grows by.
-KEPT, LARGEST_OF_HEAP, GROWTH = 2**29, 2**25, 2**28
-SET_ALLOCATOR = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TOP_PAD_", "GLIBC_TUNABLES")
 
 FLOATS: dict[np.dtype[Any], str] = {
     np.dtype(np.float16): "f16",
@@ -247,31 +241,10 @@ def memory_of_node() -> int:
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
-def _promises_are_kept() -> bool:
-    """Whether this system counts as taken what nobody has written to yet."""
-    try:
-        with open("/proc/sys/vm/overcommit_memory") as file:
-            return file.read().strip() == "2"
-    except OSError:
-        return False
-
-
-def _find_memory() -> None:
-    """Where the memory of this process comes from: for long arrays, for Python's objects, and for the rest. Who has set
-    the C library's allocator by environment variables is left alone."""
-    spacious = not _promises_are_kept()
-    large = spacious and os.environ.get("SPMDX_ARENA") != "0"
-    if spacious:
-        with suppress(RuntimeError, ValueError):  # where there is none, NumPy's is as good
-            open_arena(memory_of_node())
-            pool.use(take_own)
-    if large:
-        hold_objects()
-    if not any(name in os.environ for name in SET_ALLOCATOR):
-        keep_freed(KEPT, LARGEST_OF_HEAP, GROWTH if large else 0)
-
-
-_find_memory()
+if not promises_are_kept():
+    with suppress(RuntimeError, ValueError):  # where there is none, NumPy's is as good
+        open_arena(memory_of_node())
+        pool.use(take_own)
 
 
 def _take(count: int, dtype: Any) -> Block:

@@ -64,7 +64,10 @@ TABLE: dict[str, Place] = {
     "runtime/draws.py": Place(2, ("runtime/kernels.py",), below=(0,)),
     "runtime/launch.py": Place(2, ("runtime/nvrtc.py", "runtime/draws.py", "runtime/boxes.py"), below=(0,)),
     "runtime/staged.py": Place(2, (*TRANSPORT, "runtime/gpu.py"), below=(0,)),
-    "runtime/kernels.py": Place(2, ("runtime/memory.py", "runtime/pool.py", "runtime/gpu.py"), below=(0,)),
+    "runtime/pages.py": Place(2, below=(0,)),
+    "runtime/kernels.py": Place(
+        2, ("runtime/memory.py", "runtime/pages.py", "runtime/pool.py", "runtime/gpu.py"), below=(0,)
+    ),
     "runtime/blas.py": Place(2, ("runtime/kernels.py", "runtime/pool.py"), below=(0,)),
     "runtime/pool.py": Place(2, below=(0,)),
     "runtime/reduction.py": Place(2, ("runtime/memory.py", "runtime/kernels.py", "runtime/pool.py"), below=(0,)),
@@ -120,7 +123,7 @@ TABLE: dict[str, Place] = {
 KEEPERS: dict[str, tuple[str, ...]] = {
     "mpi4py": ("runtime/ending.py", "__main__.py"),
     "cupy": ("runtime/gpu.py", "__main__.py"),
-    "spmdx._kernels": ("runtime/kernels.py", "__main__.py"),
+    "spmdx._kernels": ("runtime/kernels.py", "runtime/pages.py", "__main__.py"),
     "spmdx._nccl": ("runtime/nccl.py",),
     "optree": ("tree.py",),
 }
