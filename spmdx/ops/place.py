@@ -135,7 +135,9 @@ def redistribute(x: Any, placement: Any = None, /, **axes: AxisPlacement) -> Any
         return found
     dry = context.get().dry
     if isinstance(x, Array):
-        x = x if dry is None else dry.outside(x)
+        if dry is not None:  # there the array lies on another mesh
+            x = dry.outside(x)
+            asked = asked and (x.spec, *asked[1:])
         target, steps = _asked(x, placement, axes, asked)
         moved = _one(x, target, steps)
         alone = asked and type(x) is Array and len(steps) == 1 and steps[0].verb not in LOCAL

@@ -115,6 +115,18 @@ def test_arrays_from_outside_are_known_by_their_shapes() -> None:
         assert sx.eval_shape(function, x) == function(x).spec
 
 
+@in_each_world
+def test_a_move_of_an_array_from_outside_is_afterwards_as_before(mesh: sx.Mesh) -> None:
+    """What a dry run remembers of it is of its own mesh, of no rank that there is."""
+    v = draw(5, 3)
+    for placement in placements(mesh, 2):
+        x = put(v, mesh, placement)
+        for _ in range(2):
+            found = sx.eval_shape(lambda x=x: x.redistribute({"a": sx.Shard(1)}))
+            y = x.redistribute({"a": sx.Shard(1)})
+            assert found == y.spec and y.mesh is mesh and np.allclose(y.numpy(), v)
+
+
 def test_a_dry_run_of_draws_leaves_nothing_behind() -> None:
     def make() -> sx.Array:
         return 2.0 * sx.random.normal(sx.random.key(0), (3, 7), mesh=sx.make_mesh({"dry": 1}))
