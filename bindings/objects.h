@@ -14,12 +14,13 @@ namespace spmdx {
 class ObjectPages {
  public:
     static constexpr size_t kept = 4;  // pages in which nothing lies: Python may want them in its next step
+    static constexpr size_t piece = 1 << 20, pieces = large_page / piece;
 
-    // One of the pieces of a large page; null where there is none.
+    // One of the pieces of a large page; null where there is none, and for what Python keeps otherwise: the
+    // frames of its calls, which come and go in pieces of 16 KiB.
     char* take(size_t bytes) noexcept {
+        if (bytes != piece) return nullptr;
         const std::lock_guard<std::mutex> guard(mutex_);
-        if (pages_.empty()) piece_ = bytes;
-        if (bytes != piece_ || large_page % bytes) return nullptr;
         try {
             if (free_.empty()) add_page();
         } catch (const std::exception&) {
@@ -31,34 +32,32 @@ class ObjectPages {
     }
 
     // False for what did not come from here.
-    bool give_back(char* piece) noexcept {
+    bool give_back(char* given) noexcept {
         const std::lock_guard<std::mutex> guard(mutex_);
-        char* const page = piece - reinterpret_cast<uintptr_t>(piece) % large_page;
+        char* const page = given - reinterpret_cast<uintptr_t>(given) % large_page;
         if (!pages_.count(page)) return false;
         try {
-            free_.insert(piece);
+            free_.insert(given);
         } catch (const std::bad_alloc&) {  // then it is never used again
         }
-        if (free_.size() > kept * pieces()) drop_page(page);
+        if (free_.size() > kept * pieces) drop_page(page);
         return true;
     }
 
  private:
-    size_t pieces() const { return large_page / piece_; }
-
     void add_page() {
         char* const page = map_pages(-1, large_page);
 #if defined(__linux__)
         madvise(page, large_page, MADV_DODUMP);  // whoever looks into a core file looks for objects
 #endif
         pages_.insert(page);
-        for (size_t i = 0; i < pieces(); ++i) free_.insert(page + i * piece_);
+        for (size_t i = 0; i < pieces; ++i) free_.insert(page + i * piece);
     }
 
     // If nothing lies there.
     void drop_page(char* page) {
         const auto first = free_.lower_bound(page), end = free_.lower_bound(page + large_page);
-        if (size_t(std::distance(first, end)) != pieces()) return;
+        if (size_t(std::distance(first, end)) != pieces) return;
         free_.erase(first, end);
         pages_.erase(page);
 #if defined(__linux__)
@@ -67,7 +66,6 @@ class ObjectPages {
     }
 
     std::mutex mutex_;  // interpreters of one process may have locks of their own
-    size_t piece_ = 0;
     std::set<char*> pages_, free_;
 };
 

@@ -58,12 +58,30 @@ assert not lies(id(before[0]))
 import spmdx
 made = things(300_000)
 addresses = [id(x) for x in made]
-assert lies(addresses[-1]) and lies(np.empty(20_000).ctypes.data)
+arrays = [np.empty(20_000) for _ in range(200)]  # the first may lie where there was room before
+assert lies(addresses[-1]) and lies(arrays[-1].ctypes.data)
 walk = made[0]
 for x in made[1:]:
     walk = walk.next
     assert walk is x
 assert len(set(addresses)) == len(addresses)
+""")
+
+
+def test_frames_take_no_pages() -> None:
+    """Python keeps the frames of calls in pieces of 16 KiB, which it asks the same allocator for; here first, for there
+    is room yet for objects. If pages were cut up for them none would be left for objects."""
+    run("""
+import threading
+before = [Thing() for _ in range(1_000_000)][::2000]
+import spmdx
+def deep(n):
+    return n and 1 + deep(n - 1)
+thread = threading.Thread(target=deep, args=(900,))
+thread.start()
+thread.join()
+made = things(1_500_000)
+assert lies(id(made[-1]))
 """)
 
 
