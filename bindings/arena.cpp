@@ -7,6 +7,7 @@
 #endif
 #include <pybind11/numpy.h>
 
+#include <array>
 #include <cstdlib>
 
 #include "bindings/messages.h"
@@ -56,10 +57,10 @@ void keep_freed(int kept, int largest, int growth) {
     if (growth <= 0 || is_bounded(RLIMIT_AS) || is_bounded(RLIMIT_DATA)) return;
     mallopt(M_TOP_PAD, growth);
     char* const end = static_cast<char*>(sbrk(0));
-    for (int more = large_page; sbrk(0) == end && more < largest; more *= 2) {
-        void* const volatile some = std::malloc(size_t(more));
-        std::free(some);
-    }
+    // What is free there is taken first, or the heap would not grow; no page of it is touched.
+    std::array<void* volatile, 8> taken{};
+    for (size_t i = 0; i < taken.size() && sbrk(0) == end; ++i) taken[i] = std::malloc(size_t(largest / 2));
+    for (void* const each : taken) std::free(each);
     char* const now = static_cast<char*>(sbrk(0));
     if (now > end) madvise(end, size_t(now - end), MADV_HUGEPAGE);
 #else

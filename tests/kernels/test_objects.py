@@ -68,6 +68,19 @@ assert len(set(addresses)) == len(addresses)
 """)
 
 
+def test_the_heap_grows_where_much_of_it_is_free() -> None:
+    """As it is when arrays came and went before the import."""
+    run("""
+x = np.ones(3_900_000)  # the C library's own threshold: from here on what is shorter lies in the heap
+del x
+arrays = [np.ones(1_000_000) for _ in range(7)]
+del arrays
+import spmdx
+arrays = [np.empty(20_000) for _ in range(800)]
+assert lies(arrays[-1].ctypes.data)
+""")
+
+
 def test_frames_take_no_pages() -> None:
     """Python keeps the frames of calls in pieces of 16 KiB, which it asks the same allocator for; here first, for there
     is room yet for objects. If pages were cut up for them none would be left for objects."""
