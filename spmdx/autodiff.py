@@ -318,15 +318,20 @@ class _Pick(Rule):
 def bundled(value: Any, inputs: list[Any], name: str, gradients: Callable[[Any], list[Any]]) -> Any:
     """The arrays of a value, recorded as the outputs of one rule with these inputs."""
     outputs, out_def = tree.flatten(value)
+    return tree.unflatten(out_def, bundled_list(outputs, inputs, name, gradients))
+
+
+def bundled_list(
+    outputs: Sequence[Any], inputs: list[Any], name: str, gradients: Callable[[Any], list[Any]]
+) -> list[Any]:
+    """The same of a list of arrays."""
     if not any(type(x) is Watched for x in inputs) or not context.get().depth:
-        return tree.unflatten(out_def, [plain(x) for x in outputs])
-    bundle = Bundle(_Rule(name, gradients), tuple(inputs), {})
-    n = len(outputs)
-    made = [
+        return [plain(x) for x in outputs]
+    bundle, n = Bundle(_Rule(name, gradients), tuple(inputs), {}), len(outputs)
+    return [
         Watched(x._block, x.spec, _Pick(i, n), (bundle,), {}) if isinstance(x, Array) else x
         for i, x in enumerate(outputs)
     ]
-    return tree.unflatten(out_def, made)
 
 
 def _filled(given: list[Any], outputs: list[Any]) -> list[Any]:
@@ -392,7 +397,7 @@ class custom_vjp:  # noqa: N801  # JAX's name, used as a function
                 )
             return found
 
-        return bundled(value, leaves, "custom_vjp", gradients)
+        return tree.unflatten(out_def, bundled_list(outputs, leaves, "custom_vjp", gradients))
 
 
 __all__ = ["call", "custom_vjp", "grad", "stop_gradient", "value_and_grad", "vjp"]

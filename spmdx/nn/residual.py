@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from spmdx.array import Array
-from spmdx.autodiff import bundled, vjp
+from spmdx.autodiff import bundled_list, vjp
 from spmdx.errors import ArgumentError, ShapeError
 from spmdx.nn.dropout import prepared
 from spmdx.nn.norm import layer_norm, rms_norm
@@ -90,8 +90,8 @@ def _recorded(how: AddNorm, found: tuple[Array, Array], operands: tuple[Any, ...
         back = add_norm_gradients(how, g[0], settled(g[1]), stream, *operands[2:])
         return [b for a, b in zip(operands, back) if a is not None]
 
-    both: tuple[Array, Array] = bundled(found, given, "add_norm", back)
-    return both
+    stream, norm = bundled_list(found, given, "add_norm", back)
+    return stream, norm
 
 
 def _check(x: Array, residual: Array, vectors: dict[str, Any], centered: bool) -> None:

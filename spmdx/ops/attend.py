@@ -41,7 +41,8 @@ def _ready(xp: Any, q: Any, k: Any, v: Any, mask: Any, *like_q: Any) -> tuple[An
     def ready(x: Any, own: int) -> Any:
         x = x.astype(kind, copy=False)
         x = x if x.strides[-1] == x.itemsize else xp.ascontiguousarray(x)
-        return xp.broadcast_to(x, (*batch, *x.shape[x.ndim - own :]))
+        shape = *batch, *x.shape[x.ndim - own :]
+        return x if x.shape == shape else xp.broadcast_to(x, shape)
 
     if mask is not True:
         mask = xp.broadcast_to(xp.asarray(mask), (*batch, *q.shape[-3:-1], k.shape[-2]))

@@ -232,12 +232,13 @@ def einsum(subscripts: Any, *operands: Any, optimize: Any = "auto") -> Array:
     arrays = list(constants(operands, "einsum"))
     mesh = next((x.mesh for x in arrays if isinstance(x, Array)), None)
     arrays = [x if isinstance(x, Array) else asarray(x, mesh=mesh) for x in arrays]
-    common = dtypes.promoted(*(x.dtype for x in arrays))
+    shapes = tuple([x.shape for x in arrays])
+    ins, out = _read(subscripts, shapes) if not lists else _read_lists(lists, shapes)
+    way = steps(ins, out, shapes, optimize if isinstance(optimize, str) else "auto")
+    common = None if [verb for verb, *_ in way] == ["contract"] else dtypes.promoted(*(x.dtype for x in arrays))
     if len(arrays) > 2:  # or the first pair would be rounded, or wrap, in a narrower dtype
         arrays = [e.astype(x, common) for x in arrays]
-    shapes = tuple(x.shape for x in arrays)
-    ins, out = _read(subscripts, shapes) if not lists else _read_lists(lists, shapes)
-    for verb, which, argument in steps(ins, out, shapes, optimize if isinstance(optimize, str) else "auto"):
+    for verb, which, argument in way:
         if verb == "contract":
             y, x = arrays.pop(which[1]), arrays.pop(which[0])
             arrays.append(contract(x, y, argument))

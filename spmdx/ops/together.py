@@ -232,9 +232,14 @@ def adam(
     """
     found: list[Any] = [None] * len(parameters)
     passes: dict[Any, tuple[Any, list[Any], list[list[Any]]]] = {}
+    known: dict[Any, Any] = {}  # many parameters lie alike
+    read: dict[int, Any] = {}  # and take the same numbers
     for i, ((g, m, v, p), given) in enumerate(zip(parameters, numbers)):
         arrive((g,))  # a gradient may be on its way still
-        specs = _adam_specs(g, m, v, p, b1, b2, given)
+        alike = g.spec, m.spec, v.spec, p.spec if isinstance(p, Array) else type(p), id(given)
+        if alike not in known:
+            known[alike] = _adam_specs(g, m, v, p, b1, b2, given)
+        specs = known[alike]
         ready = None if specs is None else _adam_ready(g, m, v, p)
         if ready is None:
             m, v = _mix(m, b1, g, 1 - b1), _mix_square(v, b2, g, 1 - b2)
@@ -243,14 +248,21 @@ def adam(
         build, empty, arrays = ready
         outs = [empty(arrays[1].shape, arrays[1].dtype) for _ in range(3)]
         found[i] = tuple(Array(block, spec) for block, spec in zip((outs[2], *outs[:2]), specs))
-        values = [n._block if isinstance(n, Array) else n for n in given]
-        values = [n if memory.on_device(n) else float(n) for n in values]  # on a GPU read there
-        key = type(arrays[0]), arrays[0].dtype, *(id(n) if memory.on_device(n) else n for n in values)
-        decays = arrays[3:] if memory.on_device(values[-1]) or values[-1] else []
-        passes.setdefault(key, (build, values, []))[2].append([*arrays[:3], *outs, *decays])
+        if id(given) not in read:
+            read[id(given)] = _as_read(given)
+        values, told = read[id(given)]
+        key = type(arrays[0]), arrays[0].dtype, told
+        passes.setdefault(key, (build, values, []))[2].append([*arrays[:3], *outs, *(arrays[3:] if told[-1] else ())])
     for build, values, some in passes.values():
         build.adam(some, (b1, 1 - b1, b2, 1 - b2, *values))
     return found
+
+
+def _as_read(given: tuple[Any, ...]) -> tuple[list[Any], tuple[Any, ...]]:
+    """Numbers as kernels take them, those of a GPU to be read there; and what tells them from others."""
+    values = [n._block if isinstance(n, Array) else n for n in given]
+    values = [n if memory.on_device(n) else float(n) for n in values]
+    return values, tuple(id(n) if memory.on_device(n) else n for n in values)
 
 
 def _adam_ready(g: Array, m: Array, v: Array, p: Any) -> Any:

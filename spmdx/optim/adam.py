@@ -76,11 +76,12 @@ def adamw(
         leaves, treedef = flat(grads)
         beside = [tree.match(t, treedef, "a tree beside the gradients") for t in others]
         taken, given = [], []
+        still: dict[Any, tuple[Any, ...]] = {}  # the numbers for parameters that do not decay
         for g, m, v, *rest in zip(leaves, *beside):
             p, decays = rest or (0.0, False)
             at = numbers.of(m.dtype)
             taken.append((g, m, v, p if decays else 0.0))
-            given.append(at if decays else (*at[:3], 0.0))
+            given.append(at if decays else still.setdefault(m.dtype, (*at[:3], 0.0)))
         steps = adam_steps(taken, b1, b2, given)
         updates, mean, square = (tree.unflatten(treedef, [step[i] for step in steps]) for i in range(3))
         return updates, AdamState(count, mean, square)

@@ -71,7 +71,8 @@ def apply_updates(params: Any, updates: Any) -> Any:
     the pieces and gathered, all in one message.
     """
     leaves, treedef = flat(params)
-    sums = [(p + u).astype(p.dtype) for p, u in zip(leaves, tree.match(updates, treedef, "the tree of updates"))]
+    sums = [p + u for p, u in zip(leaves, tree.match(updates, treedef, "the tree of updates"))]
+    sums = [s if s.spec is p.spec else s.astype(p.dtype) for p, s in zip(leaves, sums)]
     for mesh in dict.fromkeys(p.mesh for p, s in zip(leaves, sums) if s.spec is not p.spec):
         away = [i for i, p in enumerate(leaves) if p.mesh is mesh and sums[i].spec is not p.spec]
         home = redistribute([sums[i] for i in away], [leaves[i].placement for i in away])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from spmdx.errors import PlacementError
 from spmdx.mesh import Mesh
@@ -44,6 +45,12 @@ def without(layout: Layout, axes: set[str], mesh: Mesh) -> Layout:
 
 def changed(spec: Spec, axes: Axes) -> Spec:
     """The spec with new placements on the axes named; on all others it stays as it is."""
+    return _changed(spec, tuple(axes.items()))
+
+
+@lru_cache(maxsize=4096)
+def _changed(spec: Spec, words: tuple[tuple[str, Word], ...]) -> Spec:
+    axes = dict(words)
     moved = set(axes)
     layouts = [without(layout, moved, spec.mesh) for layout in spec.layouts]
     partial = tuple(a for a in spec.partial if a not in moved)
@@ -78,6 +85,11 @@ def spread(spec: Spec, axis: str) -> Spec:
 def homeward(g: Spec, source: Spec, axes: Axes) -> Spec:
     """Where the gradient of a placed value goes: along the axes that the plan names, to where the value came from. The
     gradient of a value that was whole or Partial is finished; of one that was whole it may stay divided."""
+    return _homeward(g, source, tuple(axes))
+
+
+@lru_cache(maxsize=4096)
+def _homeward(g: Spec, source: Spec, axes: tuple[str, ...]) -> Spec:
     dims = [d for d, layout in enumerate(source.layouts) if not set(axes).isdisjoint(layout.axes)]
     taken = {a for d in dims for a in source.layouts[d].axes} | (set(axes) & set(source.partial))
     layouts = [without(layout, taken, g.mesh) for layout in g.layouts]

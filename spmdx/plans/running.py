@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from spmdx import context, tree
 from spmdx.array import Array
-from spmdx.autodiff import bundled, home
+from spmdx.autodiff import bundled_list, home
 from spmdx.mesh import Mesh
 from spmdx.move import begins
 from spmdx.ops.place import moved_arrays
@@ -113,6 +113,8 @@ class Running:
         axes = self.plan.find("names", label)
         if not axes:
             return x
+        if isinstance(x, Array):
+            return _placed([x], [changed(x.spec, axes)], label, axes)[0]
         leaves, treedef = tree.flatten(x)
         arrays = [a for a in leaves if isinstance(a, Array)]
         found = iter(_placed(arrays, [changed(a.spec, axes) for a in arrays], label, axes))
@@ -163,7 +165,7 @@ def _placed(arrays: list[Array], targets: list[Spec], label: str, axes: Axes) ->
     def back(g: list[Any]) -> list[Any]:
         return _sent(g, [None if x is None else homeward(x.spec, s, axes) for x, s in zip(g, sources)], label)
 
-    made: list[Array] = bundled(moved, arrays, label, back)
+    made: list[Array] = bundled_list(moved, arrays, label, back)
     if saving is not None:
         saving.number(made)
     return made
@@ -172,7 +174,8 @@ def _placed(arrays: list[Array], targets: list[Spec], label: str, axes: Axes) ->
 def _sent(g: list[Any], targets: list[Any], label: str) -> list[Any]:
     """Gradients moved to their targets, together; None where there is none."""
     here = [i for i, x in enumerate(g) if x is not None]
-    arrays, wanted = [g[i] for i in here], [targets[i].replace(dtype=g[i].dtype) for i in here]
+    arrays = [g[i] for i in here]
+    wanted = [t if t.dtype is a.dtype else t.replace(dtype=a.dtype) for a, t in zip(arrays, (targets[i] for i in here))]
     out = list(g)
     for i, x in zip(here, moved_arrays(arrays, wanted, _plans(arrays, wanted), label, implied=False, wait=False)):
         out[i] = x
@@ -208,7 +211,7 @@ class Group(Rule):
         if self.running.held is not None:
             self.running.held.drop()
         arrays, self.gathered = self.gather(), None
-        self.made = bundled(arrays, self.arrays, self.name, self.back)
+        self.made = bundled_list(arrays, self.arrays, self.name, self.back)
         if context.get().depth == 1:
             self.running.entered(self)
         return tree.unflatten(self.treedef, list(self.made))
