@@ -110,12 +110,11 @@ def _run(
 class PullBack:
     """From cotangents of a function's value to the gradients of its primals: all the way, or in two steps.
 
-    It holds what was recorded. ``primals``: for the paths that a running plan reads; None inside another gradient.
-    """
+    ``nested``: inside another gradient, where a running plan has no say."""
 
-    def __init__(self, value: Any, watched: Any, leaves: list[Array], treedef: tree.TreeDef, primals: Any) -> None:
+    def __init__(self, value: Any, watched: Any, leaves: list[Array], treedef: tree.TreeDef, nested: bool) -> None:
         self.outputs, self.out_def = tree.flatten(value)
-        self.watched, self.leaves, self.treedef, self.primals = watched, leaves, treedef, primals
+        self.watched, self.leaves, self.treedef, self.nested = watched, leaves, treedef, nested
 
     def __call__(self, cotangents: Any) -> Any:
         """The gradients, each at home: in the placement of its primal."""
@@ -136,8 +135,8 @@ class PullBack:
         """These gradients, or sums of such, brought home in as few messages as they need."""
         places = [home(x.spec) for x in self.leaves]
         running = context.get().plan
-        if running is not None and self.primals is not None:
-            places = running.homes([path.partition(".")[2] for path in tree.paths(self.primals)], places)
+        if running is not None and not self.nested:
+            places = running.homes(lambda: [p.partition(".")[2] for p in tree.paths_of(self.treedef)], places)
             running.end()
         return tree.unflatten(self.treedef, _at_home(found, self.leaves, places))
 
@@ -156,7 +155,7 @@ def vjp(function: Callable[..., Any], *primals: Any, has_aux: bool = False) -> A
     nested, running = context.get().depth > 0, context.get().plan
     result, watched = _run(function, leaves, treedef, None if nested or running is None else running.begin)
     value, aux = result if has_aux else (result, None)
-    pull_back = PullBack(value, watched, leaves, treedef, None if nested else primals)
+    pull_back = PullBack(value, watched, leaves, treedef, nested)
     value = value if nested else plain(value) if isinstance(value, Array) else tree.map(plain, value)
     return (value, pull_back, aux if nested else tree.map(plain, aux)) if has_aux else (value, pull_back)
 
@@ -315,16 +314,8 @@ class _Pick(Rule):
         return [g if k == self.i else None for k in range(self.n)]
 
 
-def bundled(value: Any, inputs: list[Any], name: str, gradients: Callable[[Any], list[Any]]) -> Any:
-    """The arrays of a value, recorded as the outputs of one rule with these inputs."""
-    outputs, out_def = tree.flatten(value)
-    return tree.unflatten(out_def, bundled_list(outputs, inputs, name, gradients))
-
-
-def bundled_list(
-    outputs: Sequence[Any], inputs: list[Any], name: str, gradients: Callable[[Any], list[Any]]
-) -> list[Any]:
-    """The same of a list of arrays."""
+def bundled(outputs: Sequence[Any], inputs: list[Any], name: str, gradients: Callable[[Any], list[Any]]) -> list[Any]:
+    """Arrays recorded as the outputs of one rule with these inputs."""
     if not any(type(x) is Watched for x in inputs) or not context.get().depth:
         return [plain(x) for x in outputs]
     bundle, n = Bundle(_Rule(name, gradients), tuple(inputs), {}), len(outputs)
@@ -381,8 +372,10 @@ class custom_vjp:  # noqa: N801  # JAX's name, used as a function
             back = backward(residuals, tree.unflatten(out_def, _filled(g, outputs)))
             found: list[Any] = []
             for arg, of_arg in zip(args, back if isinstance(back, (tuple, list)) else ()):
-                n = len(tree.leaves(arg))
-                found += [None] * n if of_arg is None else tree.leaves(of_arg)
+                if of_arg is None:
+                    found += [None] * len(tree.leaves(arg))
+                else:
+                    found += [of_arg] if isinstance(of_arg, Array) else tree.leaves(of_arg)
             for slope, x in zip(found, leaves):
                 shape = getattr(x, "shape", ())
                 if isinstance(slope, Array) and slope.shape != shape:
@@ -397,7 +390,7 @@ class custom_vjp:  # noqa: N801  # JAX's name, used as a function
                 )
             return found
 
-        return tree.unflatten(out_def, bundled_list(outputs, leaves, "custom_vjp", gradients))
+        return tree.unflatten(out_def, bundled(outputs, leaves, "custom_vjp", gradients))
 
 
 __all__ = ["call", "custom_vjp", "grad", "stop_gradient", "value_and_grad", "vjp"]

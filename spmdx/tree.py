@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, TypeVar
 
 import optree
@@ -44,7 +45,13 @@ def leaves(tree: Any) -> list[Any]:
 
 def paths(tree: Any, is_leaf: IsLeaf = None) -> list[str]:
     """The path of every leaf, keys and positions joined by dots: ``layers.3.attention.qkv``."""
-    return [".".join(map(str, path)) for path in optree.tree_paths(tree, is_leaf)]
+    return list(paths_of(optree.tree_structure(tree, is_leaf)))
+
+
+@lru_cache(maxsize=1024)
+def paths_of(treedef: TreeDef) -> tuple[str, ...]:
+    """The same of a structure."""
+    return tuple([".".join([str(part) for part in path]) for path in treedef.paths()])
 
 
 def match(tree: Any, treedef: TreeDef, what: str) -> list[Any]:

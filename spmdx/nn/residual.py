@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from spmdx.array import Array
-from spmdx.autodiff import bundled_list, vjp
+from spmdx.autodiff import bundled, vjp
 from spmdx.errors import ArgumentError, ShapeError
 from spmdx.nn.dropout import prepared
 from spmdx.nn.norm import layer_norm, rms_norm
@@ -90,7 +90,7 @@ def _recorded(how: AddNorm, found: tuple[Array, Array], operands: tuple[Any, ...
         back = add_norm_gradients(how, g[0], settled(g[1]), stream, *operands[2:])
         return [b for a, b in zip(operands, back) if a is not None]
 
-    stream, norm = bundled_list(found, given, "add_norm", back)
+    stream, norm = bundled(found, given, "add_norm", back)
     return stream, norm
 
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from spmdx import context, tree
 from spmdx.array import Array
-from spmdx.autodiff import bundled_list, home
+from spmdx.autodiff import bundled, home
 from spmdx.mesh import Mesh
 from spmdx.move import begins
 from spmdx.ops.place import moved_arrays
@@ -131,9 +131,11 @@ class Running:
             return ahead
         return group
 
-    def homes(self, paths: Sequence[str], specs: Sequence[Spec]) -> list[Spec]:
+    def homes(self, paths: Callable[[], Sequence[str]], specs: list[Spec]) -> list[Spec]:
         """Where gradients go, of parameters with these paths, whose own places are given."""
-        return [changed(s, axes) if (axes := self.plan.find("grads", p)) else s for p, s in zip(paths, specs)]
+        if not self.plan.rules["grads"]:
+            return specs
+        return [changed(s, axes) if (axes := self.plan.find("grads", p)) else s for p, s in zip(paths(), specs)]
 
     def state(self, path: Any, spec: Spec) -> Any:
         """The placement of what an optimizer keeps beside a parameter."""
@@ -165,7 +167,7 @@ def _placed(arrays: list[Array], targets: list[Spec], label: str, axes: Axes) ->
     def back(g: list[Any]) -> list[Any]:
         return _sent(g, [None if x is None else homeward(x.spec, s, axes) for x, s in zip(g, sources)], label)
 
-    made: list[Array] = bundled_list(moved, arrays, label, back)
+    made: list[Array] = bundled(moved, arrays, label, back)
     if saving is not None:
         saving.number(made)
     return made
@@ -211,7 +213,7 @@ class Group(Rule):
         if self.running.held is not None:
             self.running.held.drop()
         arrays, self.gathered = self.gather(), None
-        self.made = bundled_list(arrays, self.arrays, self.name, self.back)
+        self.made = bundled(arrays, self.arrays, self.name, self.back)
         if context.get().depth == 1:
             self.running.entered(self)
         return tree.unflatten(self.treedef, list(self.made))
@@ -257,5 +259,5 @@ class Group(Rule):
         """The gradients sent home; nothing needs the arrays any more."""
         if self.marked and context.get().depth == 0:
             self.drop()
-        homes = self.running.homes(self.paths, [home(a.spec) for a in self.arrays])
+        homes = self.running.homes(lambda: self.paths, [home(a.spec) for a in self.arrays])
         return _sent(g, homes, self.name)

@@ -68,7 +68,7 @@ def remat(function: Callable[..., Any] | None = None, *, policy: Policy = "nothi
         draws = Draws()
         with draws.first(saving=first):
             value = function(*args, **kwargs)
-        outputs, _ = tree.flatten(value)
+        outputs, out_def = tree.flatten(value)
         sources = _sources(outputs, start)
         kept = {} if first is None else first.kept
 
@@ -79,7 +79,7 @@ def remat(function: Callable[..., Any] | None = None, *, policy: Policy = "nothi
             with_g = [(out, c) for out, c in zip(made, g) if c is not None]
             return list(pull([out for out, _ in with_g], [c for _, c in with_g], sources))
 
-        return bundled(value, list(sources), "remat", gradients)
+        return tree.unflatten(out_def, bundled(outputs, list(sources), "remat", gradients))
 
     return wrapped
 
