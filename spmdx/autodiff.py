@@ -108,9 +108,8 @@ def _run(
 
 
 class PullBack:
-    """From cotangents of a function's value to the gradients of its primals: all the way, or in two steps.
-
-    ``nested``: inside another gradient, where a running plan has no say."""
+    """From cotangents of a function's value to the gradients of its primals: all the way, or in two steps. ``nested``:
+    inside another gradient, where a running plan has no say."""
 
     def __init__(self, value: Any, watched: Any, leaves: list[Array], treedef: tree.TreeDef, nested: bool) -> None:
         self.outputs, self.out_def = tree.flatten(value)
@@ -254,8 +253,13 @@ def scalar(value: Any) -> None:
 
 def one_like(value: Array) -> Array:
     if type(value) in (Array, Watched) and type(value._block) is np.ndarray:
-        return Array(np.ones((), value.dtype), home(value.spec))
+        return _one(home(value.spec))
     return full((), 1, dtype=value.dtype, mesh=value.mesh)
+
+
+@lru_cache(maxsize=256)
+def _one(spec: Spec) -> Array:
+    return Array(np.ones((), spec.dtype), spec)
 
 
 def _checked(leaf: Any) -> Array:
