@@ -51,7 +51,7 @@ void hold_objects() {
 
 // What lies in the heap so far stays in the pages that it has.
 void keep_freed(int kept, int largest, int growth) {
-#if defined(__GLIBC__)
+#if defined(__GLIBC__) && defined(__linux__)
     mallopt(M_TRIM_THRESHOLD, kept);
     mallopt(M_MMAP_THRESHOLD, largest);
     if (growth <= 0 || is_bounded(RLIMIT_AS) || is_bounded(RLIMIT_DATA)) return;

@@ -197,10 +197,11 @@ def remember(asked: Any, step: Step) -> tuple[Callable[[Block], Block], Spec]:
     world = context.world()
     comm = world.comm(step.source.mesh)
     message = _message((step,), comm.coordinate)
+    found = world.carriers.get(step) or (comm.group(step.axes).carrier(message), step.target)
     if len(world.carriers) * (len(message.counts) + len(message.incoming)) > PARTS:  # bounded, as messages are
         world.carriers.clear()
-    world.carriers[asked] = found = comm.group(step.axes).carrier(message), step.target
-    return found
+    world.carriers[asked] = found
+    return found  # type: ignore[no-any-return]
 
 
 def again(x: Array, asked: Any) -> Array | None:
