@@ -201,7 +201,7 @@ def remember(asked: Any, step: Step) -> tuple[Callable[[Block], Block], Spec]:
     if len(world.carriers) * (len(message.counts) + len(message.incoming)) > PARTS:  # bounded, as messages are
         world.carriers.clear()
     world.carriers[asked] = found
-    return found  # type: ignore[no-any-return]
+    return found
 
 
 def again(x: Array, asked: Any) -> Array | None:

@@ -90,8 +90,8 @@ def _recorded(how: AddNorm, found: tuple[Array, Array], operands: tuple[Any, ...
         back = add_norm_gradients(how, g[0], settled(g[1]), stream, *operands[2:])
         return [b for a, b in zip(operands, back) if a is not None]
 
-    stream, norm = bundled(found, given, "add_norm", back)
-    return stream, norm
+    recorded, norm = bundled(found, given, "add_norm", back)  # `stream` is what `back` keeps
+    return recorded, norm
 
 
 def _check(x: Array, residual: Array, vectors: dict[str, Any], centered: bool) -> None:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any, NamedTuple
+from weakref import ref
 
 from spmdx import context, tree
 from spmdx.array import Array
@@ -198,7 +199,7 @@ class Group(Rule):
         self.entered = Entered(label, axes, self.treedef, [places.get(id(a)) for a in self.arrays])
         self.before = running.groups[-1] if running.groups else None
         self.gathered: list[Array] | None = None
-        self.made: list[Any] = []
+        self.made: list[ref[Array]] = []  # what the function got, which records this group
         self.marked = self.dropped = False
 
     def gather(self) -> list[Array]:
@@ -213,10 +214,11 @@ class Group(Rule):
         if self.running.held is not None:
             self.running.held.drop()
         arrays, self.gathered = self.gather(), None
-        self.made = bundled(arrays, self.arrays, self.name, self.back)
+        made: list[Any] = bundled(arrays, self.arrays, self.name, self.back)
+        self.made = [ref(x) for x in made]
         if context.get().depth == 1:
             self.running.entered(self)
-        return tree.unflatten(self.treedef, list(self.made))
+        return tree.unflatten(self.treedef, made)
 
     def leave(self, out: Any) -> Any:
         """The function's result, with a mark by which the gradient's walk enters the call again."""
@@ -229,7 +231,7 @@ class Group(Rule):
             """The result in an array of its own: a parameter that is returned keeps its block when it is dropped."""
             if type(x) is Watched:
                 return Watched(x._block, x.spec, self, (x,), {})
-            return Array(x._block, x.spec) if any(x is made for made in self.made) else x
+            return Array(x._block, x.spec) if any(x is made() for made in self.made) else x
 
         return tree.map(kept, out)
 
@@ -237,8 +239,9 @@ class Group(Rule):
         """The mark's rule: the arrays are needed again; the gradient passes."""
         if self.dropped:
             again, self.gathered = self.gather(), None
-            for x, found in zip(self.made, again):
-                x._block = found._block
+            for made, found in zip(self.made, again):
+                if (x := made()) is not None:
+                    x._block = found._block
             self.dropped = False
             before = self.before
             if before is not None and before.dropped and begins(before.plans):
@@ -250,8 +253,8 @@ class Group(Rule):
         if self.running.held is self:
             self.running.held = None
         if not self.dropped:
-            for x, steps in zip(self.made, self.plans):
-                if steps:
+            for made, steps in zip(self.made, self.plans):
+                if steps and (x := made()) is not None:
                     x._block = None
             self.dropped = True
 
