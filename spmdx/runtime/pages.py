@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
+from importlib import import_module
 
 # The C library's allocator, which NumPy uses. Bytes that it may keep, or they would go back to the system after every
 # step of a training loop; what is larger has pages of its own, which go back at once; and what its heap grows by.
@@ -25,6 +26,20 @@ def promises_are_kept() -> bool:
         return False
 
 
+def is_main() -> bool:
+    """Whether this is the process's main interpreter."""
+    for name in ("_interpreters", "_xxsubinterpreters"):  # from Python 3.13 on, and before
+        with suppress(ImportError, AttributeError):
+            interpreters = import_module(name)
+            return bool(interpreters.get_current() == interpreters.get_main())
+    return True
+
+
+if not is_main():  # the compiled module would wait for ever
+    raise ImportError(
+        "spmdx works in the main interpreter of a process alone, as NumPy does.\n"
+        "  Write sx.testing.spmd(n)(function) for ranks in one process, or mpiexec -n N python program.py"
+    )
 with suppress(ImportError):  # kernels.py says what to do then
     from spmdx._kernels import hold_objects, keep_freed
 

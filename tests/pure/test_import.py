@@ -19,6 +19,7 @@ print(json.dumps(sorted(added - sys.stdlib_module_names)))
 """
 DEPENDENCIES = {"numpy", "optree", "ml_dtypes", "opt_einsum"}
 BROUGHT_BY_THEM = {"typing_extensions"}  # optree's own
+PYTHONS = {"_interpreters", "_xxsubinterpreters"}  # which some versions do not count among their own
 LIMIT_S = 0.25
 DEPENDENCIES_S = 0.15  # of it, what NumPy, optree and ml_dtypes take on the processor that the limit is for
 
@@ -32,7 +33,9 @@ def python(code: str) -> str:
 
 def test_import_brings_only_the_dependencies() -> None:
     added = set(json.loads(python(ADDED)))
-    extra = {name for name in added - DEPENDENCIES - BROUGHT_BY_THEM if not name.startswith(("spmdx", "_spmdx"))}
+    extra = {
+        name for name in added - DEPENDENCIES - BROUGHT_BY_THEM - PYTHONS if not name.startswith(("spmdx", "_spmdx"))
+    }
     assert "spmdx" in added
     assert not extra, f"import spmdx also imports {sorted(extra)}"
 
@@ -55,3 +58,20 @@ def test_import_is_quick() -> None:
     took, dependencies = best("import spmdx") - start, best("import numpy, optree, ml_dtypes") - start
     limit = LIMIT_S * max(1.0, dependencies / DEPENDENCIES_S)  # a slower processor is seen by what is not ours
     assert took < limit, f"import spmdx takes {took:.3f} s beside the interpreter's own start, limit {limit:.3f}"
+
+
+def test_another_interpreter_of_the_process_is_told() -> None:
+    """Beside one that has imported spmdx: it would wait for ever."""
+    said = python("""
+try:
+    import _interpreters as interpreters
+except ImportError:
+    import _xxsubinterpreters as interpreters
+import spmdx
+try:
+    print(interpreters.run_string(interpreters.create(), "import spmdx"))
+except Exception as error:
+    print(error)
+assert spmdx.runtime.pages.is_main()
+""")
+    assert "main interpreter of a process alone" in said
