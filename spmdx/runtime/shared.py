@@ -19,16 +19,12 @@ from spmdx.runtime import arena
 from spmdx.runtime.arena import Window
 from spmdx.runtime.comm import Comm, Counts, Group, cut
 from spmdx.runtime.heap import Heap, Region
+from spmdx.runtime.kernels import Channel, Parcel, carrier
 from spmdx.runtime.message import Block, Message, flat_message
 from spmdx.runtime.mpi import MPI, MPIComm, MPIGroup, MPIWorld
 from spmdx.runtime.pool import LEAST, Flat, take
 from spmdx.runtime.reduction import COMPILED, combine
 from spmdx.runtime.waiting import never_comes
-
-try:
-    from spmdx.runtime.kernels import Channel, Parcel, carrier
-except ImportError:  # the compiled module is missing: MPI does everything
-    Channel = Parcel = carrier = None
 
 SMALL = 2**19  # bytes of a message: up to here MPI cannot be faster, and is not asked
 PAST_CACHES = 2**24  # bytes that arrive at all members: from here on they are written past the caches
@@ -215,7 +211,7 @@ class SharedComm(MPIComm[Group]):
         plain = MPIGroup(self.sub(positions), self.name(axes))
         mask = sum(1 << i for i, name in enumerate(self.mesh.axis_names) if name in axes)
         region = self.heap.regions.get(mask)
-        if Channel is None or region is None or any(position not in self.heap.views for position in positions):
+        if region is None or any(position not in self.heap.views for position in positions):
             return plain
         windows = [self.windows[self.mesh.ranks[position]] for position in positions] if self.windows else []
         return SharedGroup(plain, self.heap, region, positions, windows)
