@@ -184,10 +184,8 @@ void bind_calls(py::module_& m) {
     m.def("short_way", &short_way, py::arg("operation"), py::arg("memo"), py::arg("operands"),
           py::arg("names"), py::arg("otherwise"),
           "An operation as a function of its operands and then its static arguments. A call that is in the "
-          "memo, "
-          "by specs, types of Python numbers and static arguments, is computed as the memo says and recorded "
-          "if "
-          "anything watches; any other is otherwise(operation, operands, static, names).");
+          "memo, by specs, types of Python numbers and static arguments, is computed as the memo says and "
+          "recorded if anything watches; any other is otherwise(operation, operands, static, names).");
 }
 
 }  // namespace spmdx

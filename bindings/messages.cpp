@@ -280,10 +280,8 @@ void bind_messages(py::module_& m) {
     m.def("carrier", &make_carrier, py::arg("channel"), py::arg("parcel"), py::arg("shape"), py::arg("dtype"),
           py::arg("limit"), py::arg("past_caches"), py::arg("otherwise"),
           "Channel.carry as a function of one block, which gives a new one of this shape and dtype. Where "
-          "there is "
-          "more to do than carry did, otherwise(block, result, what carry returned); of a block that does "
-          "not lie in "
-          "one stretch otherwise(block, None, 0), before anything was done.");
+          "there is more to do than carry did, otherwise(block, result, what carry returned); of a block "
+          "that does not lie in one stretch otherwise(block, None, 0), before anything was done.");
 }
 
 }  // namespace spmdx

@@ -52,7 +52,8 @@ from spmdx.ops.kinds import *
 from spmdx.ops.mask import *
 from spmdx.ops.moments import *
 from spmdx.ops.numpy_names import *
-from spmdx.ops.place import asarray, from_block, redistribute
+from spmdx.ops.pieces import from_block
+from spmdx.ops.place import asarray, redistribute
 from spmdx.ops.place import asarray as array
 from spmdx.ops.products import *
 from spmdx.ops.reduce import *

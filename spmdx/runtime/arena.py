@@ -12,13 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from spmdx.runtime import pool
+from spmdx.runtime import kernels, pool
 from spmdx.runtime.mpi import MPI
-
-try:
-    from spmdx.runtime import kernels
-except ImportError:  # the compiled module is missing: nothing is shared
-    kernels = None  # type: ignore[assignment]
 
 Window = tuple[int, int, int]  # of a rank: where its arena begins in its memory, the bytes, and where it lies in mine
 
@@ -43,7 +38,7 @@ def share(comm: MPI.Intracomm) -> dict[int, Window]:
 def _opened(ranks: int) -> tuple[int, int, int, int, bytes] | None:
     """This process and its arena: file, address, bytes, and a mark at its beginning. None where the system has no such
     files, or bounds them or the address space of a process, or a user does not want it (SPMDX_ARENA=0)."""
-    if kernels is None or os.environ.get("SPMDX_ARENA") == "0":
+    if os.environ.get("SPMDX_ARENA") == "0":
         return None
     try:
         opened = kernels.open_shared(kernels.memory_of_node() // ranks)

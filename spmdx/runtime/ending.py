@@ -16,13 +16,9 @@ import mpi4py
 import numpy as np
 
 from spmdx.runtime import waiting
+from spmdx.runtime.kernels import end_together, own_slot, say_ended
 from spmdx.runtime.pool import Flat
 from spmdx.runtime.waiting import UNDERWAY, never_comes
-
-try:
-    from spmdx.runtime.kernels import end_together, own_slot, say_ended
-except ImportError:  # the compiled module is missing
-    end_together = own_slot = say_ended = None
 
 LOADED_BEFORE = "mpi4py.MPI" in sys.modules
 if not LOADED_BEFORE:
@@ -43,7 +39,7 @@ def _take_the_end() -> bool:
         return False  # mpi4py finalizes
     try:
         addresses = [_address(name) for name in ("MPI_Abort", "MPI_Finalize", "MPI_Finalized")]
-        if end_together is not None and end_together(*addresses, MPI._handleof(MPI.COMM_WORLD)):
+        if end_together(*addresses, MPI._handleof(MPI.COMM_WORLD)):
             return True
     except (AttributeError, OSError):
         pass  # an MPI whose functions are not to be found by name
@@ -59,7 +55,7 @@ _comm: list[MPI.Intracomm] = []  # for messages of our own, which no receive of 
 
 def watch() -> None:
     """Let ranks learn who of them has come to its end. Collective over COMM_WORLD, once."""
-    if own_slot is None or _comm:
+    if _comm:
         return
     world = MPI.COMM_WORLD
     node: Any = world.Split_type(MPI.COMM_TYPE_SHARED)

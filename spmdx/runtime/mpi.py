@@ -12,15 +12,11 @@ from spmdx.mesh import Mesh
 from spmdx.runtime.comm import Comm, Counts, Group, World, cut
 from spmdx.runtime.ending import MPI as MPI
 from spmdx.runtime.ending import meet, watch
+from spmdx.runtime.kernels import set_threads
 from spmdx.runtime.message import Block, Message
 from spmdx.runtime.pending import Pending
 from spmdx.runtime.pool import Flat, take
 from spmdx.runtime.waiting import Members, Wait
-
-try:
-    from spmdx.runtime.kernels import set_threads
-except ImportError:  # the compiled module is missing
-    set_threads = None
 
 LARGE_COUNTS: bool = MPI.Get_version() >= (4, 0)  # before MPI 4 a count is a C int
 LARGEST = 2**31 - 1
@@ -215,8 +211,7 @@ def limit_threads(comm: MPI.Intracomm) -> int:
         if os.environ.get(name, "").isdecimal():
             share = max(1, int(os.environ[name]))
             break
-    if set_threads is not None:
-        set_threads(share)
+    set_threads(share)
     os.environ["OMP_NUM_THREADS"] = str(share)  # for libraries that are loaded later
     try:
         import threadpoolctl

@@ -12,15 +12,8 @@ import numpy as np
 
 from spmdx.dtypes import NARROW
 from spmdx.errors import ArgumentError, DtypeError
-from spmdx.runtime import memory
+from spmdx.runtime import kernels, memory
 from spmdx.runtime.pool import Flat
-
-try:
-    from spmdx.runtime import kernels
-except ImportError:  # the compiled module is missing
-    COMPILED: frozenset[np.dtype[Any]] = frozenset()
-else:
-    COMPILED = kernels.REDUCED
 
 OPS: dict[str, np.ufunc] = {"sum": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum}
 LOGICAL: dict[str, np.ufunc] = {
@@ -68,7 +61,7 @@ def reduce_ordered(parts: Sequence[Flat], op: str, out: Flat | None = None) -> F
     if memory.on_device(first):
         _on_gpu(parts, ufunc.__name__, out)
         return out
-    if dtype in COMPILED:  # one pass over all parts
+    if dtype in kernels.REDUCED:  # one pass over all parts
         kernels.reduce_ordered(parts, op, out)
         return out
     with np.errstate(all="ignore"):

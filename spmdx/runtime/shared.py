@@ -19,11 +19,11 @@ from spmdx.runtime import arena
 from spmdx.runtime.arena import Window
 from spmdx.runtime.comm import Comm, Counts, Group, cut
 from spmdx.runtime.heap import Heap, Region
-from spmdx.runtime.kernels import Channel, Parcel, carrier
+from spmdx.runtime.kernels import REDUCED, Channel, Parcel, carrier
 from spmdx.runtime.message import Block, Message, flat_message
 from spmdx.runtime.mpi import MPI, MPIComm, MPIGroup, MPIWorld
 from spmdx.runtime.pool import LEAST, Flat, take
-from spmdx.runtime.reduction import COMPILED, combine
+from spmdx.runtime.reduction import combine
 from spmdx.runtime.waiting import never_comes
 
 SMALL = 2**19  # bytes of a message: up to here MPI cannot be faster, and is not asked
@@ -50,13 +50,13 @@ class SharedGroup(Group):
 
     def carry(self, message: Message, blocks: Sequence[Block]) -> list[Block]:
         """Blocks through a collective, straight from where they lie to where they go."""
-        if message.reduces and message.dtype not in COMPILED:
+        if message.reduces and message.dtype not in REDUCED:
             return super().carry(message, blocks)
         return self._through(message, blocks, message.empty())
 
     def carrier(self, message: Message) -> Callable[[Block], Block]:
         """By the compiled module alone, if the result is short."""
-        if (message.reduces and message.dtype not in COMPILED) or message.elements[0] * message.dtype.itemsize >= LEAST:
+        if (message.reduces and message.dtype not in REDUCED) or message.elements[0] * message.dtype.itemsize >= LEAST:
             return super().carrier(message)
 
         def otherwise(block: Block, out: Block, found: int) -> Block:
@@ -163,7 +163,7 @@ class SharedGroup(Group):
 
     def reduce_scatter(self, send: Flat, counts: Counts, op: str) -> Flat:
         combine(send.dtype, op)
-        if send.dtype not in COMPILED:
+        if send.dtype not in REDUCED:
             return super().reduce_scatter(send, counts, op)
         mine = (counts[self.rank],)
         message = flat_message("reduce_scatter", op, send.dtype, tuple(counts), mine, f"reduce_scatter {op}")
@@ -171,7 +171,7 @@ class SharedGroup(Group):
 
     def all_reduce(self, send: Flat, op: str) -> Flat:
         combine(send.dtype, op)
-        if send.dtype not in COMPILED:
+        if send.dtype not in REDUCED:
             return super().all_reduce(send, op)
         n = (len(send),)
         return self._reduced(flat_message("all_reduce", op, send.dtype, n, n, f"all_reduce {op}"), send)

@@ -22,11 +22,7 @@ from typing import Any
 import numpy as np
 
 from spmdx.errors import RanksDisagree
-
-try:
-    from spmdx.runtime.kernels import farewell_at_end, own_count
-except ImportError:  # the compiled module is missing
-    farewell_at_end = own_count = None
+from spmdx.runtime.kernels import farewell_at_end, own_count
 
 PATIENCE = 2.0  # seconds of a wait before anybody is asked
 LOOK = 0.5  # seconds between two looks
@@ -80,8 +76,7 @@ class Members(Wait):
         digest = hashlib.blake2b(repr((*ranks, name)).encode(), digest_size=8).digest()
         super().__init__("", tuple(ranks), int.from_bytes(digest, "little", signed=True), 0)
         row = np.array([self.key, 0])
-        if own_count is not None:
-            own_count(row)
+        own_count(row)
         self._count = row.data
 
     def all(self, what: str) -> Wait:
@@ -163,8 +158,6 @@ class Watch(threading.Thread):
 
 def watch(mpi: Any, comm: Any, address: Callable[[str], int]) -> None:
     """Learn of ranks that have ended, by messages over a communicator of all ranks that is made for this."""
-    if farewell_at_end is None:
-        return
     try:
         addresses = [address(f"MPI_{name}") for name in FUNCTIONS]
     except (AttributeError, OSError):  # an MPI whose functions are not to be found by name: the others get no answer

@@ -21,7 +21,8 @@ from spmdx import context
 from spmdx.array import Array
 from spmdx.errors import MeshError, PlacementError
 from spmdx.mesh import Mesh
-from spmdx.ops.place import asarray, from_block, moved_arrays, redistribute, target_spec, to_numpy
+from spmdx.ops.pieces import from_block
+from spmdx.ops.place import asarray, moved_arrays, redistribute, target_spec, to_numpy
 from spmdx.placement import Partial, Replicate, Shard
 from spmdx.plan import LOCAL, cost, plan
 from spmdx.spec import Spec
