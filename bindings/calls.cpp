@@ -18,7 +18,7 @@ struct Arrays {
     PyTypeObject *plain = nullptr, *watched = nullptr;
     Py_ssize_t block = 0, spec = 0, rule = 0, inputs = 0, statics = 0, order = 0;
     PyObject *state = nullptr, *counter = nullptr;  // the context's record, and the order of making
-    Py_ssize_t depth = 0, saving = 0;               // of that record
+    Py_ssize_t depth = 0, saving = 0, dry = 0;      // of that record
 } arrays;
 
 PyObject*& slot(PyObject* x, Py_ssize_t offset) {
@@ -108,16 +108,15 @@ PyObject* call(PyObject* callable, PyObject* const* args, size_t flags, PyObject
     }
     if (!any || !all) return long_way(self, args, count);
 
+    PyObject* state;
+    if (PyContextVar_Get(arrays.state, nullptr, &state) < 0) return nullptr;
+    watched = watched && PyObject_IsTrue(slot(state, arrays.depth)) > 0;
+    const bool otherwise =
+        slot(state, arrays.dry) != Py_None || (watched && slot(state, arrays.saving) != Py_None);
+    Py_DECREF(state);
+    if (otherwise) return long_way(self, args, count);
     const Object found = seen(self, args, count);
     if (!found) return PyErr_Occurred() ? nullptr : long_way(self, args, count);
-    if (watched) {
-        PyObject* state;
-        if (PyContextVar_Get(arrays.state, nullptr, &state) < 0) return nullptr;
-        watched = PyObject_IsTrue(slot(state, arrays.depth)) > 0;
-        const bool saving = slot(state, arrays.saving) != Py_None;
-        Py_DECREF(state);
-        if (watched && saving) return long_way(self, args, count);
-    }
 
     std::array<PyObject*, 8> few;  // more are rare
     std::vector<PyObject*> many(size_t(operands) > few.size() ? size_t(operands) : 0);
@@ -166,6 +165,7 @@ void tell_arrays(const py::type& plain, const py::type& watched, const Object& s
     arrays.order = offset(watched, "order");
     arrays.depth = offset(record, "depth");
     arrays.saving = offset(record, "saving");
+    arrays.dry = offset(record, "dry");
     arrays.state = Object(state).release().ptr();
     arrays.counter = Object(counter).release().ptr();
     arrays.watched = reinterpret_cast<PyTypeObject*>(Object(watched).release().ptr());

@@ -147,7 +147,10 @@ def common_mesh(name: str, specs: list[Spec]) -> Mesh:
 
 def _on(mesh: Mesh, x: Any) -> Spec:
     if not isinstance(x, Array):
-        return place(mesh, (), np.asarray(x).dtype)
+        dtype = np.asarray(x).dtype
+        if dtype.kind == "O":
+            raise OverflowError  # op.py says of what
+        return place(mesh, (), dtype)
     return x.spec if x.spec.mesh is mesh else place(mesh, x.spec.shape, x.spec.dtype)
 
 

@@ -75,12 +75,15 @@ def read(value: Any, dtype: Any = None, make: Callable[..., Any] = np.asarray) -
 
 
 def unfit(name: str, operands: Sequence[Any], error: OverflowError) -> OverflowError:
-    """The error for a Python number that does not fit an array that it meets, whose dtype it takes."""
+    """The error for a Python number that does not fit an array that it meets, whose dtype it takes, or any dtype."""
     kinds = [int64 if x.dtype == bool else x.dtype for x in operands if hasattr(x, "dtype")]  # as NumPy: a bool and 2
     for x, kind in ((x, kind) for x in operands if type(x) is int for kind in kinds if not _holds(kind, x)):
         wider = (k for k in map(np.dtype, "hiqHIQ") if _holds(k, x) and np.can_cast(kind, k))
         line = f"x.astype({next(wider, float64).name!r}) first" if abs(x) < 2**1024 else "a number below 1.8e308"
         return RangeError(f"{name}: {short(x)} is beyond {kind}, the dtype of the array that it meets.", line)
+    for x in (x for x in operands if type(x) is int and not kinds and np.asarray(x).dtype.kind == "O"):
+        line = "float(number)" if abs(x) < 2**1024 else "a number below 1.8e308"
+        return RangeError(f"{name}: {short(x)} is beyond int64 and uint64.", line)
     return error
 
 

@@ -16,7 +16,6 @@ from spmdx.autodiff import custom_vjp, vjp
 from spmdx.dtypes import NARROW, float32
 from spmdx.errors import ArgumentError, DtypeError, ShapeError
 from spmdx.nn.dropout import dropout
-from spmdx.op import constants
 from spmdx.ops import elementwise as e
 from spmdx.ops.attend import (
     _attend,
@@ -31,7 +30,7 @@ from spmdx.ops.contract import einsum
 from spmdx.ops.create import arange, tri
 from spmdx.ops.fit import fit
 from spmdx.ops.neural import settled
-from spmdx.ops.place import asarray
+from spmdx.ops.place import arrays, asarray
 from spmdx.ops.scan import softmax
 from spmdx.ops.shape import broadcast_to, permute_dims
 from spmdx.random import Key
@@ -73,10 +72,11 @@ def attention(
         ShapeError: shapes that are not those, or heads of q that those of k and v do not divide.
         ArgumentError: dropout without a key.
     """
+    q, k, v = arrays(q, k, v)
     _check(q, k, v)
     if dropout and key is None:
         raise ArgumentError(f"attention with dropout={dropout} draws random values.", "key=sx.random.key(0)")
-    q, k, v = (_gradient_beside(settled(x)) for x in constants((q, k, v), "attention"))
+    q, k, v = (_gradient_beside(settled(x)) for x in (q, k, v))
     t, heads, few, s = q.shape[-3], q.shape[-2], k.shape[-2], k.shape[-3]
     scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
     q = q.reshape((*q.shape[:-2], few, heads // few, q.shape[-1]))

@@ -13,7 +13,7 @@ from spmdx.errors import ArgumentError, ShapeError
 from spmdx.ops import reduce
 from spmdx.ops.contract import einsum
 from spmdx.ops.join import pad
-from spmdx.ops.place import asarray
+from spmdx.ops.place import arrays
 from spmdx.ops.shape import permute_dims
 from spmdx.ops.windows import _windows
 
@@ -89,6 +89,9 @@ def patchify(x: Array, size: Size) -> Array:
         size: the rows and columns of a patch: one number or two.
     """
     rows, columns = _each(size, 2, "size")
+    [x] = arrays(x)
+    if x.ndim < 3:
+        raise ShapeError(f"patches of shape {x.shape}.", "[..., channels, height, width]")
     *batch, channels, height, width = x.shape
     if height % rows or width % columns:
         raise ShapeError(
@@ -106,6 +109,12 @@ def unpatchify(x: Array, size: Size, shape: tuple[int, int, int]) -> Array:
     """The opposite of :func:`patchify` with this ``size``: images of ``shape`` (channels, height, width)."""
     rows, columns = _each(size, 2, "size")
     channels, height, width = shape
+    [x] = arrays(x)
+    if x.ndim < 2 or x.shape[-2:] != (height // rows * (width // columns), channels * rows * columns):
+        raise ShapeError(
+            f"patches of shape {x.shape} make no images of {tuple(shape)} by patches of {rows} by {columns}.",
+            "what patchify gave, with the same size",
+        )
     batch, n = x.shape[:-2], x.ndim - 2
     x = x.reshape((*batch, height // rows, width // columns, channels, rows, columns))
     found: Array = permute_dims(x, (*range(n), n + 2, n, n + 3, n + 1, n + 4)).reshape((*batch, *shape))
@@ -150,6 +159,7 @@ def _view(x: Array, sizes: Any, strides: Any, dilations: Any, padding: Any, fill
 def _conv(
     x: Array, weight: Array, bias: Any, dims: int, stride: Any, padding: Any, dilation: Any, groups: int
 ) -> Array:
+    x, weight, *biases = arrays(x, weight, *[] if bias is None else [bias])
     if x.ndim < dims + 1 or weight.ndim != dims + 2 or x.shape[-dims - 1] != weight.shape[1] * groups:
         raise ShapeError(
             f"conv{dims}d of x {x.shape} and weight {weight.shape} in {groups} groups.",
@@ -168,11 +178,13 @@ def _conv(
         parts = weight.reshape((groups, weight.shape[0] // groups, *weight.shape[1:]))
         out = einsum(f"...gc{many}{within},goc{within}->...go{many}", view, parts)
         out = out.reshape((*lead, weight.shape[0], *out.shape[-dims:]))
-    return out if bias is None else out + bias.reshape((-1, *[1] * dims))
+    for each in biases:
+        out = out + each.reshape((-1, *[1] * dims))
+    return out
 
 
 def _pool(x: Array, size: Any, stride: Any, padding: Any, fill: float) -> tuple[Array, tuple[int, ...]]:
-    x = x if isinstance(x, Array) else asarray(x)
+    [x] = arrays(x)
     sizes = tuple(size) if isinstance(size, (tuple, list)) else (size,) * 2
     if len(sizes) > x.ndim:
         raise ShapeError(f"windows of {len(sizes)} dimensions over shape {x.shape}.", "size=(2,) for one dimension")

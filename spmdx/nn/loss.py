@@ -12,7 +12,7 @@ from spmdx.ops import elementwise as e
 from spmdx.ops.likelihood import _cross_entropy_back, _from_zero, _sum_exp
 from spmdx.ops.moments import logsumexp
 from spmdx.ops.neural import settled, settled_together
-from spmdx.ops.place import asarray
+from spmdx.ops.place import arrays
 from spmdx.ops.reduce import max, sum
 from spmdx.ops.scan import take_along_axis
 from spmdx.tape import recording
@@ -31,8 +31,7 @@ def cross_entropy(logits: Array, labels: Any, *, smoothing: float = 0.0) -> Arra
     Raises:
         BoundsError: a label out of range.
     """
-    logits = logits if isinstance(logits, Array) else asarray(logits)
-    labels = labels if isinstance(labels, Array) else asarray(labels, mesh=logits.mesh)
+    logits, labels = arrays(logits, labels)
     if logits.dtype.kind not in "fV":
         raise DtypeError(f"logits are floating-point numbers; these are {logits.dtype.name}.", "logits.astype(float)")
     if not 0 <= smoothing <= 1:

@@ -11,9 +11,8 @@ from spmdx.autodiff import bundled, vjp
 from spmdx.errors import ArgumentError, ShapeError
 from spmdx.nn.dropout import prepared
 from spmdx.nn.norm import layer_norm, rms_norm
-from spmdx.op import constant
 from spmdx.ops.neural import settled
-from spmdx.ops.place import asarray
+from spmdx.ops.place import arrays
 from spmdx.ops.together import AddNorm, add_norm_gradients
 from spmdx.ops.together import add_norm as in_one_pass
 from spmdx.random.key import Key
@@ -52,10 +51,7 @@ def add_norm(
     Returns:
         ``(stream, normed)``: ``x, h = nn.add_norm(layer(h), x, scale, bias)``.
     """
-    given = [a for a in (x, residual) if isinstance(a, Array)]
-    x, residual = (
-        a if isinstance(a, Array) else constant(a, given[0].mesh) if given else asarray(a) for a in (x, residual)
-    )
+    x, residual = arrays(x, residual)
     _check(x, residual, {"scale": scale, "bias": bias, "added": added}, centered)
     if key is None and not (isinstance(rate, (int, float)) and rate == 0):
         raise ArgumentError(f"dropout at a rate of {rate!r} needs a key.", f"add_norm(..., key=key, rate={rate!r})")

@@ -12,14 +12,13 @@ import numpy as np
 
 from spmdx import dtypes
 from spmdx.array import Array
-from spmdx.decide import constants
 from spmdx.dtypes import NARROW
 from spmdx.errors import ArgumentError, ShapeError
 from spmdx.op import op
 from spmdx.ops import elementwise as e
 from spmdx.ops.diagonal import diagonal_of
 from spmdx.ops.fit import fit
-from spmdx.ops.place import asarray
+from spmdx.ops.place import arrays
 from spmdx.ops.reduce import sum
 from spmdx.ops.shape import matrix_transpose, permute_dims, squeeze
 from spmdx.ops.together import seen
@@ -226,27 +225,25 @@ def einsum(subscripts: Any, *operands: Any, optimize: Any = "auto") -> Array:
     if isinstance(subscripts, str):
         lists: list[Any] = []
     else:
-        given = (subscripts, *operands)
-        n = len(given) // 2 * 2
-        operands, lists = given[:n:2], [*given[1:n:2], *given[n:]]
-    arrays = list(constants(operands, "einsum"))
-    mesh = next((x.mesh for x in arrays if isinstance(x, Array)), None)
-    arrays = [x if isinstance(x, Array) else asarray(x, mesh=mesh) for x in arrays]
-    shapes = tuple([x.shape for x in arrays])
+        both = (subscripts, *operands)
+        n = len(both) // 2 * 2
+        operands, lists = both[:n:2], [*both[1:n:2], *both[n:]]
+    given = arrays(*operands)
+    shapes = tuple([x.shape for x in given])
     ins, out = _read(subscripts, shapes) if not lists else _read_lists(lists, shapes)
     way = steps(ins, out, shapes, optimize if isinstance(optimize, str) else "auto")
-    common = None if [verb for verb, *_ in way] == ["contract"] else dtypes.promoted(*(x.dtype for x in arrays))
-    if len(arrays) > 2:  # or the first pair would be rounded, or wrap, in a narrower dtype
-        arrays = [e.astype(x, common) for x in arrays]
+    common = None if [verb for verb, *_ in way] == ["contract"] else dtypes.promoted(*(x.dtype for x in given))
+    if len(given) > 2:  # or the first pair would be rounded, or wrap, in a narrower dtype
+        given = [e.astype(x, common) for x in given]
     for verb, which, argument in way:
         if verb == "contract":
-            y, x = arrays.pop(which[1]), arrays.pop(which[0])
-            arrays.append(contract(x, y, argument))
+            y, x = given.pop(which[1]), given.pop(which[0])
+            given.append(contract(x, y, argument))
         elif verb == "sum":
-            arrays[which] = sum(arrays[which], argument, common)
+            given[which] = sum(given[which], argument, common)
         else:
-            arrays[which] = _UNARY[verb](arrays[which], argument)
-    return arrays[0]  # type: ignore[no-any-return]  # what operations return is known as Any
+            given[which] = _UNARY[verb](given[which], argument)
+    return given[0]
 
 
 _UNARY = {"squeeze": squeeze, "permute": permute_dims, "diagonal": lambda x, dims: diagonal_of(x, *dims)}

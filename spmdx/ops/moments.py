@@ -61,7 +61,7 @@ def var(
     off = e.subtract(_cast(x, wide), finished(mean(x, axis, wide, True)))
     total = sum(_squared(off), axis, None, keepdims)
     count = _count(x, axis) - (ddof if correction is None else correction)
-    result = e.divide(total, count if count > 0 else 0)
+    result = e.divide(total, count) if count > 0 else e.divide(finished(total), 0)
     return _cast(result, out) if out in NARROW else result
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Sequence
+from reprlib import repr as short
 from typing import Any
 
 import numpy as np
@@ -86,8 +87,8 @@ def array_split(x: Array, indices_or_sections: Any, /, axis: int = 0) -> list[Ar
     if isinstance(indices_or_sections, (tuple, list, np.ndarray)):
         return split(x, indices_or_sections, axis)
     parts = whole(indices_or_sections, "array_split: the number of parts", "array_split(x, 2)")
-    if parts < 1:
-        raise ArgumentError(f"array_split: {parts} parts.", "1 or more")
+    if not 1 <= parts < 2**31:
+        raise ArgumentError(f"array_split: {short(parts)} parts.", "1 or more, and as many as a list may hold")
     few, more = divmod(x.shape[one(axis, x.ndim, "array_split")], parts)
     return split(x, [i * few + builtins.min(i, more) for i in range(1, parts)], axis)
 

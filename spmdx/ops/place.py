@@ -117,6 +117,12 @@ def asarray(
     return Array(blocks, spec)
 
 
+def arrays(*operands: Any) -> list[Array]:
+    """Operands as arrays: numbers, lists and NumPy's are constants on the mesh of those that are arrays already."""
+    mesh = next((x.mesh for x in operands if isinstance(x, Array)), None)
+    return [x if isinstance(x, Array) else asarray(x, mesh=mesh) for x in operands]
+
+
 def redistribute(x: Any, placement: Any = None, /, **axes: AxisPlacement) -> Any:
     """The same value in another placement; several arrays share one collective a step.
 
@@ -141,15 +147,15 @@ def redistribute(x: Any, placement: Any = None, /, **axes: AxisPlacement) -> Any
         if alone and x._block is not None and x.device != "sim":
             remember(asked, steps[0])
         return moved
-    arrays = list(x if dry is None else map(dry.outside, x))
-    if not all(isinstance(a, Array) for a in arrays):
+    given = list(x if dry is None else map(dry.outside, x))
+    if not all(isinstance(a, Array) for a in given):
         raise DtypeError("redistribute moves Arrays.", "sx.asarray(value, mesh=mesh, placement=placement)")
-    each = placement if isinstance(placement, list) else [placement] * len(arrays)
-    if len(each) != len(arrays):
-        raise ArgumentError(f"{len(arrays)} arrays are given {len(each)} placements.", "one placement for each array")
-    targets = [target_spec(a, p, axes) for a, p in zip(arrays, each)]
-    plans = [plan(a.spec, t) for a, t in zip(arrays, targets)]
-    return moved_arrays(arrays, targets, plans, "redistribute", implied=False)
+    each = placement if isinstance(placement, list) else [placement] * len(given)
+    if len(each) != len(given):
+        raise ArgumentError(f"{len(given)} arrays are given {len(each)} placements.", "one placement for each array")
+    targets = [target_spec(a, p, axes) for a, p in zip(given, each)]
+    plans = [plan(a.spec, t) for a, t in zip(given, targets)]
+    return moved_arrays(given, targets, plans, "redistribute", implied=False)
 
 
 _known: dict[Any, tuple[Spec, tuple[Step, ...]]] = {}

@@ -93,6 +93,7 @@ CASES += [
     Case("sum", lambda x: moments.var(x), np.var, (real,), CLOSE, (0,)),
     Case("sum", lambda x: moments.var(x, 0, ddof=1), lambda x: np.var(x, 0, ddof=1), (values(7, 2),), CLOSE, (0,)),
     Case("sum", lambda x: moments.var(x, 0, ddof=1), lambda x: np.full(3, np.nan), (values(1, 3),)),
+    Case("sum", lambda x: moments.var(x, 0, ddof=3), lambda x: np.full(2, np.inf), (values(3, 2),)),
     Case("sum", lambda x: moments.var(x, 1, correction=1), lambda x: np.var(x, 1, ddof=1), (complexes,), CLOSE),
     Case("sum", lambda x: moments.var(x), lambda x: np.var(x), (integers,), CLOSE),
     Case(

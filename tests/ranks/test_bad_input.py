@@ -126,6 +126,17 @@ CASES: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "a number that a dtype does not hold": (lambda: counts(4) + 300, RangeError, r"Write x\.astype\('int16'\) first"),
     "a number below what a dtype holds": (lambda: counts(4) - 1 + -1, RangeError, r"-1 is beyond uint8"),
     "a number that no dtype holds": (lambda: rows(4) * 10**400, RangeError, r"Write a number below 1\.8e308"),
+    "a number alone that no integer holds": (lambda: sx.sqrt(2**70), RangeError, r"Write float\(number\)"),
+    "a number alone that no dtype holds": (lambda: sx.acos(10**400), RangeError, r"Write a number below 1\.8e308"),
+    "more parts than there can be": (lambda: sx.array_split(rows(4), 10**400), ArgumentError, "parts"),
+    "a list of too few dimensions to convolve": (lambda: sx.nn.conv2d([[1.0]], [[2.0]]), ShapeError, "conv2d"),
+    "a list of too few dimensions to attend": (
+        lambda: sx.nn.attention([[1.0]], [[1.0]], [[1.0]]),
+        ShapeError,
+        "attention",
+    ),
+    "an image without channels": (lambda: sx.nn.patchify([[1.0]], 1), ShapeError, "channels"),
+    "patches of another size": (lambda: sx.nn.unpatchify(np.ones((4, 3)), 1, (3, 2, 3)), ShapeError, "patchify"),
     "a number that bfloat16 does not hold": (
         lambda: rows(4).astype("bfloat16") + 10**400,
         RangeError,

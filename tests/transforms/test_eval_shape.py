@@ -99,6 +99,17 @@ def test_calls_on_other_meshes_are_not_forgotten() -> None:
     assert not elsewhere.contains_me() and x.spec in sx.exp.op.memo
 
 
+def test_a_call_on_arrays_from_outside_that_was_made_before_is_not_computed() -> None:
+    x = sx.ones((3, 4))
+    assert (x + 1)._block is not None  # made before
+
+    def f(_: Any) -> Any:
+        assert (x + 1)._block is None
+        return x + 1
+
+    assert sx.eval_shape(f, x) == x.spec
+
+
 def test_arrays_from_outside_are_known_by_their_shapes() -> None:
     mesh = sx.make_mesh({"a": 1})
     x, y = put(draw(6, 4), mesh), put(draw(6, 4), mesh)
