@@ -44,10 +44,9 @@ def test_slow_ranks(n: int) -> None:
     check_ranks(n, "slow", DAY)
 
 
-def check_ranks(n: int, chosen: str, timeout: float) -> None:
-    done = mpiexec(
-        n, "-m", "pytest", "tests/ranks", "-q", "-x", "-p", "no:cacheprovider", "-m", chosen, timeout=timeout
-    )
+def check_ranks(n: int, chosen: str, timeout: float, *more: str, **environ: str) -> None:
+    command = ("-m", "pytest", "tests/ranks", "-q", "-x", "-p", "no:cacheprovider", "-m", chosen, *more)
+    done = mpiexec(n, *command, timeout=timeout, **environ)
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-4000:]
     assert " passed" in done.stdout
     assert done.stdout.count(" passed") == 1, "only rank 0 prints"

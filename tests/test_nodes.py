@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from test_mpi import IMPORTED, LAST_LINES, ended_soon, mpiexec, pytestmark
+from test_mpi import IMPORTED, LAST_LINES, check_ranks, ended_soon, mpiexec, pytestmark
 
 __all__ = ["pytestmark"]
 
@@ -30,6 +30,17 @@ def test_one_rank_goes_on_alone(n: int, rank: int, before: str) -> None:
     first = "" if n == 2 else "from spmdx.runtime import waiting; waiting.PATIENCE = 0.6"
     program = LAST_LINES.replace("4", str(n)).format(before=before, first=first, rank=rank, does="float(x.sum())")
     check(ended_soon(n, program, **FAR).stderr, rank, n)
+
+
+TOLD_ON_ONE_NODE = "not different_ways and not disagree"  # elsewhere with SPMDX_CHECK alone
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("n", [2, 3])
+def test_ranks(n: int) -> None:
+    """The files that run on threads and on the ranks of one node."""
+    own = ("--ignore", "tests/ranks/test_shared_memory.py", "-k", TOLD_ON_ONE_NODE)
+    check_ranks(n, "not slow", 280, *own, **FAR)
 
 
 WAITS = {

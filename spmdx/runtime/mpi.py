@@ -77,10 +77,10 @@ class MPIGroup(Group):
 
     def begin(self, message: Message, blocks: Sequence[Block]) -> Pending | None:
         """An exchange or a gathering without waiting; sums are made when it has come."""
-        gathers, itemsize = message.verb == "all_gather", message.dtype.itemsize
-        counts = [message.counts[self.rank]] * self.size if message.reduces else message.incoming
         if message.verb == "all_reduce" or self.size == 1 or not LARGE_COUNTS:
             return None
+        gathers, itemsize = message.verb == "all_gather", message.dtype.itemsize
+        counts = [message.counts[self.rank]] * self.size if message.reduces else message.incoming
         flat = message.packed(blocks, self.buffer)
         out = self.take(sum(counts), message.dtype)
         source, target = flat.view(np.uint8), [out.view(np.uint8), [n * itemsize for n in counts]]

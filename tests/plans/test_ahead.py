@@ -23,17 +23,29 @@ MPIEXEC = Path(sys.executable).parent / "mpiexec"
 
 @pytest.mark.skipif(not MPIEXEC.exists(), reason="no mpiexec beside this Python: the extra [mpi] is not installed")
 @pytest.mark.skipif(launched() is not None, reason="under a launcher already")
-@pytest.mark.parametrize(("words", "n"), [("zero3", 2), ("zero3", 3), ("zero2", 2)])
-def test_the_same_bits_by_the_same_messages(words: str, n: int) -> None:
-    """Exact. Only the parameters that are named "outer" are waited for where they are gathered; each block but the
-    first finds its own on their way when it is entered, and all gradients are brought home without waiting."""
+@pytest.mark.parametrize(
+    ("words", "n", "told"),
+    [
+        ("zero3", 2, (12, 13, 3)),
+        ("zero3", 3, (12, 13, 3)),
+        ("zero2", 2, (5, 5, 0)),
+        ("zero1", 2, (1, 1, 0)),
+        ("dp", 2, (0, 1, 0)),
+        ("megatron", 2, (0, 20, 0)),
+        ("megatron+sp", 2, (18, 39, 0)),
+    ],
+)
+def test_the_same_bits_by_the_same_messages(words: str, n: int, told: tuple[int, int, int]) -> None:
+    """Exact. How many messages begin without being waited for, how many there are, and how many blocks find their
+    parameters on their way: under ZeRO-3 all but the first, and "outer" is waited for. Reductions to all, which are
+    most of tensor parallelism's messages, begin nowhere."""
     path = os.pathsep.join([str(HERE.parents[1]), os.environ.get("PYTHONPATH", "")])
     command = [str(MPIEXEC), "-n", str(n), sys.executable, str(HERE / "ahead.py"), words]
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=120, env={**os.environ, "PYTHONPATH": path}, check=False
     )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
-    assert tuple(map(int, done.stdout.split())) == ((12, 13, 3) if words == "zero3" else (5, 5, 0))
+    assert tuple(map(int, done.stdout.split())) == told
 
 
 def test_nothing_of_a_gradient_stays_when_it_has_ended() -> None:
