@@ -23,7 +23,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.append(str(Path(__file__).parents[1]))  # last: where spmdx is installed, it has its compiled modules there
 import spmdx as sx
 from spmdx import tree
 
