@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import product
+from operator import mul
 from typing import Any
+
+import numpy as np
 
 from spmdx.errors import ShapeError
 from spmdx.op import op
@@ -35,6 +38,10 @@ def _windows(xp: Any, x: Any, sizes: Sizes, strides: Sizes, dilations: Sizes) ->
     many = [count(n, *rest) for n, *rest in zip(x.shape[x.ndim - last :], sizes, strides, dilations)]
     if 0 in many:
         return xp.empty((*x.shape[: x.ndim - last], *many, *sizes), x.dtype)
+    if xp is not np:  # CuPy's sliding_window_view makes the host wait, to look at its sizes
+        ends = x.strides[x.ndim - last :]
+        apart = (*x.strides[: x.ndim - last], *map(mul, ends, strides), *map(mul, ends, dilations))
+        return xp.lib.stride_tricks.as_strided(x, (*x.shape[: x.ndim - last], *many, *sizes), apart)
     spread = [(size - 1) * d + 1 for size, d in zip(sizes, dilations)]
     view = xp.lib.stride_tricks.sliding_window_view(x, spread, tuple(range(-last, 0)))
     steps: Any = (..., *(slice(None, None, s) for s in (*strides, *dilations)))

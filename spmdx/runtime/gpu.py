@@ -6,6 +6,7 @@ ranks share device and stream: what they enqueue runs in the order of their meet
 
 from __future__ import annotations
 
+import math
 import os
 import warnings
 from collections.abc import Callable, Iterator
@@ -16,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from spmdx import context
+from spmdx.dtypes import NARROW
 from spmdx.errors import MeshError, SpmdxError
 
 
@@ -191,6 +193,21 @@ def _searchsorted(cupy: Any) -> Any:
     return searchsorted
 
 
+def _matmul(cupy: Any) -> Any:
+    """Products of many rows with one matrix as one product, which CuPy would make matrix by matrix. Stacks of narrow
+    numbers in float32, rounded once, for CuPy 14 has none of bfloat16 (and makes those of float16 so itself)."""
+
+    def matmul(x: Any, y: Any) -> Any:
+        if x.ndim > 2 and y.ndim == 2 and x.shape[-1] == y.shape[0]:
+            rows = cupy.matmul(x.reshape(math.prod(x.shape[:-1]), x.shape[-1]), y)
+            return rows.reshape(*x.shape[:-1], y.shape[1])
+        if max(x.ndim, y.ndim) > 2 and x.dtype in NARROW:  # and y of the same
+            return cupy.matmul(x.astype(np.float32), y.astype(np.float32)).astype(x.dtype)
+        return cupy.matmul(x, y)
+
+    return matmul
+
+
 def _asarray(cupy: Any) -> Any:
     """Numbers are filled in on the device: an upload of one would not go into a graph."""
 
@@ -223,6 +240,7 @@ OWN: dict[str, Callable[[Any], Any]] = {
     "logical_and": lambda c: Ufunc(_real_or_both(c, c.logical_and), lambda x, a, d, k: c.all(x, a, None, k)),
     "logical_xor": lambda c: _real_or_both(c, c.logical_xor),
     "logical_not": lambda c: _real_or_both(c, c.logical_not),
+    "matmul": _matmul,
     "asarray": _asarray,
     "ascontiguousarray": _ascontiguousarray,
     "sign": _sign,

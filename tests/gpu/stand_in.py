@@ -508,7 +508,7 @@ def make() -> types.ModuleType:
     cupy.cuda.using_allocator = lambda malloc: nullcontext()  # type: ignore[attr-defined]
     cupy.lib = types.SimpleNamespace(  # type: ignore[attr-defined]
         stride_tricks=types.SimpleNamespace(
-            sliding_window_view=lambda x, *args: ndarray(np.lib.stride_tricks.sliding_window_view(x._a, *args))
+            as_strided=lambda x, *args: ndarray(np.lib.stride_tricks.as_strided(x._a, *args))
         )
     )
     cupy.linalg = types.SimpleNamespace(qr=lambda x: _out(tuple(np.linalg.qr(x._a))))  # type: ignore[attr-defined]
@@ -516,6 +516,8 @@ def make() -> types.ModuleType:
     def matmul(x: Any, y: Any, **more: Any) -> Any:
         if x.dtype.itemsize > 2 or x.dtype.kind not in "fV":
             return _function(np.matmul)(x, y, **more)
+        if max(x.ndim, y.ndim) > 2 and "V" in (x.dtype.kind, y.dtype.kind):  # as CuPy 14.2 does
+            raise TypeError("data type 'E' not understood")
         return _out(np.matmul(x._a.astype(np.float32), y._a.astype(np.float32)).astype(x.dtype))  # as cuBLAS
 
     cupy.matmul = matmul  # type: ignore[attr-defined]

@@ -160,6 +160,21 @@ def test_what_the_device_cannot_do_the_host_does(device: Any) -> None:
     assert "wrong" not in gpu.noted
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_products_of_stacks(dtype: str, device: Any) -> None:
+    """Close to the host's, on the device: many rows with one matrix, stacks of matrices, vectors, and nothing."""
+    draw, mesh = np.random.default_rng(4), sx.make_mesh({"p": 1}, device="cuda")
+    gpu.noted.clear()
+    for shapes in [((2, 3, 4), (4, 5)), ((2, 3, 4), (2, 4, 5)), ((3, 1, 2, 4), (2, 4, 3)), ((4,), (2, 4, 3)),
+                   ((2, 3, 4), (4,)), ((2, 0, 4), (4, 5)), ((0, 3, 4), (4, 5)), ((2, 3, 0), (0, 5))]:  # fmt: skip
+        values = [draw.normal(size=s).astype(getattr(sx, dtype)) for s in shapes]
+        found, wanted = (sx.matmul(*(sx.asarray(v, mesh=m) for v in values)).numpy() for m in (mesh, mesh.host))
+        assert found.shape == wanted.shape and found.dtype == wanted.dtype
+        bound = {"float16": 4e-3, "bfloat16": 4e-2, "float32": 2e-6}[dtype]
+        assert np.allclose(found.astype("f8"), wanted.astype("f8"), rtol=bound, atol=bound), shapes
+    assert gpu.noted == {}
+
+
 def test_values_in_and_out(device: Any) -> None:
     """Arrays lie on the device, come from NumPy and from CuPy, and go back."""
     mesh = sx.make_mesh({"p": 1}, device="cuda")
