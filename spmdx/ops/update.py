@@ -39,6 +39,8 @@ def _all(shape: tuple[int, ...]) -> str:
 
 @op(_all)
 def _square_sum(xp: Any, x: Any) -> Any:
-    """The sum of squares: a Partial sum along every axis that divides x."""
+    """The sum of squares, of what is neither real nor floating too: a Partial sum along every axis that divides x."""
     flat = wide(xp, x).ravel()
-    return xp.vdot(flat, flat)
+    if flat.dtype.kind not in "fc":
+        flat = flat.astype(np.float64)
+    return xp.vdot(flat, flat).real

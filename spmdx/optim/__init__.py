@@ -3,6 +3,7 @@
 from spmdx.optim.adafactor import adafactor
 from spmdx.optim.adam import adam, adamw
 from spmdx.optim.base import GradientTransformation, apply_updates, chain, partition
+from spmdx.optim.labels import Matrix, by_path
 from spmdx.optim.momentum import lion, momentum, sgd
 from spmdx.optim.muon import muon, orthogonal, scale_by_muon
 from spmdx.optim.schedules import (
@@ -23,11 +24,13 @@ from spmdx.optim.steps import (
 
 __all__ = [
     "GradientTransformation",
+    "Matrix",
     "adafactor",
     "adam",
     "adamw",
     "add_decayed_weights",
     "apply_updates",
+    "by_path",
     "chain",
     "clip",
     "clip_by_global_norm",

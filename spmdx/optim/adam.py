@@ -13,10 +13,13 @@ from spmdx.optim.base import (
     Mask,
     Numbers,
     Rate,
+    beside,
+    checked_rate,
     chosen,
     flat,
     needed,
     none_taken,
+    own,
     rate_at,
     slots,
 )
@@ -60,24 +63,28 @@ def adamw(
     Communicates nothing where gradients, state and parameters lie alike.
     """
 
+    rate = checked_rate(rate)
+
     def init(params: Any) -> AdamState:
         return AdamState(none_taken(params), slots(params), slots(params))
 
     def update(grads: Any, state: AdamState, params: Any = None) -> tuple[Any, AdamState]:
-        count = state.steps + 1
+        count = own(state, AdamState, "adamw").steps + 1
         t = count.astype(float)
         now = rate_at(rate, state.steps)
         decay = now * weight_decay if weight_decay else 0.0
         numbers = Numbers(now / (1 - e.pow(b1, t)), e.sqrt(1 - e.pow(b2, t)), eps, decay)
         if weight_decay:
             params = needed(params, "adamw with weight_decay")
-        others = (state.mean, state.square, *((params, chosen(mask, params)) if weight_decay else ()))
 
         leaves, treedef = flat(grads)
-        beside = [tree.match(t, treedef, "a tree beside the gradients") for t in others]
+        others: list[Any] = [beside(state.mean, leaves, treedef, "running mean")]
+        others.append(beside(state.square, leaves, treedef, "running square"))
+        if weight_decay:
+            others += [beside(params, leaves, treedef, "parameter"), chosen(mask, params)]
         taken, given = [], []
         still: dict[Any, tuple[Any, ...]] = {}  # the numbers for parameters that do not decay
-        for g, m, v, *rest in zip(leaves, *beside):
+        for g, m, v, *rest in zip(leaves, *others):
             p, decays = rest or (0.0, False)
             at = numbers.of(m.dtype)
             taken.append((g, m, v, p if decays else 0.0))

@@ -4,8 +4,10 @@ params)`` gives updates and the next state. States lie where their parameters li
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from itertools import repeat
+from operator import attrgetter, eq, is_
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -13,13 +15,16 @@ from spmdx import context, tree
 from spmdx.array import Array
 from spmdx.decide import default_mesh
 from spmdx.dtypes import NARROW, float32
-from spmdx.errors import ArgumentError, DtypeError
+from spmdx.errors import ArgumentError, DtypeError, ShapeError
 from spmdx.mesh import Mesh
 from spmdx.ops.create import full, zeros_like
 from spmdx.ops.place import redistribute
+from spmdx.spec import Spec
 
 Rate = float | Callable[[Array], Any]  # a learning rate, or a schedule: a function of the number of steps taken
 Mask = Any  # a pytree of bools, or a function of params that returns one
+State = TypeVar("State")
+SPEC, SHAPE = attrgetter("spec"), attrgetter("spec.shape")
 
 
 class GradientTransformation(NamedTuple):
@@ -50,6 +55,12 @@ def chain(*steps: GradientTransformation) -> GradientTransformation:
         return tuple(step.init(params) for step in steps)
 
     def update(grads: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
+        if type(state) not in (tuple, list) or len(state) != len(steps):
+            has = f"a {type(state).__name__}" + (f" of {len(state)}" if isinstance(state, (tuple, list)) else "")
+            raise ArgumentError(
+                f"a chain of {len(steps)} steps takes the tuple of their {len(steps)} states; got {has}.",
+                "state = optimizer.init(params), by the same chain",
+            )
         states = []
         for step, one in zip(steps, state):
             grads, after = step.update(grads, one, params)
@@ -71,14 +82,24 @@ def apply_updates(params: Any, updates: Any) -> Any:
     the pieces and gathered, all in one message.
     """
     leaves, treedef = flat(params)
-    sums = [p + u for p, u in zip(leaves, tree.match(updates, treedef, "the tree of updates"))]
-    sums = [s if s.spec is p.spec else s.astype(p.dtype) for p, s in zip(leaves, sums)]
-    for mesh in dict.fromkeys(p.mesh for p, s in zip(leaves, sums) if s.spec is not p.spec):
-        away = [i for i, p in enumerate(leaves) if p.mesh is mesh and sums[i].spec is not p.spec]
-        home = redistribute([sums[i] for i in away], [leaves[i].placement for i in away])
-        for i, moved in zip(away, home):
-            sums[i] = moved
+    sums = [p + u for p, u in zip(leaves, beside(updates, leaves, treedef, "update", "parameter"))]
+    if not all(map(is_, map(SPEC, sums), map(SPEC, leaves))):
+        kept = [_as_kind(s, p, i, treedef) for i, (p, s) in enumerate(zip(leaves, sums))]
+        sums = moved(kept, [p.spec for p in leaves])
     return tree.unflatten(treedef, sums)
+
+
+def _as_kind(x: Array, p: Array, i: int, treedef: tree.TreeDef) -> Array:
+    """A parameter's new value in its dtype, unless that is of another kind, such as an integer's of a float."""
+    if x.dtype is p.dtype:
+        return x
+    if x.dtype.kind != p.dtype.kind and not {x.dtype.kind, p.dtype.kind} <= REAL:
+        raise DtypeError(
+            f"the parameter {tree.paths_of(treedef)[i] or 'itself'} is {p.dtype.name} and would be {x.dtype.name} with "
+            "its update added.",
+            "x.astype(float) for a parameter that is to move; what is not to be trained outside of params",
+        )
+    return x.astype(p.dtype)
 
 
 def partition(transforms: dict[str, GradientTransformation], labels: Any) -> GradientTransformation:
@@ -92,10 +113,11 @@ def partition(transforms: dict[str, GradientTransformation], labels: Any) -> Gra
     def parts(values: Any, params: Any) -> tuple[tree.TreeDef, list[str], dict[str, Any]]:
         leaves, treedef = tree.flatten(values)
         names = tree.leaves(labels(values if params is None else params) if callable(labels) else labels)
-        unknown = set(names) - transforms.keys()
+        unknown = {n for n in names if not (isinstance(n, str) and n in transforms)}
         if unknown or len(names) != len(leaves):
+            strange = sorted(unknown, key=str)
             raise ArgumentError(
-                f"partition has {len(names)} labels for {len(leaves)} arrays; unknown ones: {sorted(unknown)}.",
+                f"partition has {len(names)} labels for {len(leaves)} arrays; unknown ones: {strange}.",
                 f"one of {', '.join(map(repr, transforms))} for each array",
             )
         each = {k: tree.unflatten(treedef, [x if n == k else None for x, n in zip(leaves, names)]) for k in transforms}
@@ -106,6 +128,8 @@ def partition(transforms: dict[str, GradientTransformation], labels: Any) -> Gra
 
     def update(grads: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
         treedef, names, each = parts(grads, params)
+        if not isinstance(state, dict) or state.keys() != transforms.keys():
+            raise other_state(state, f"partition, which keeps a dict with {', '.join(map(repr, transforms))}")
         own = dict.fromkeys(transforms) if params is None else parts(params, params)[2]
         done = {name: transforms[name].update(part, state[name], own[name]) for name, part in each.items()}
         found = {name: iter(tree.leaves(updates)) for name, (updates, _) in done.items()}
@@ -121,42 +145,127 @@ def partition(transforms: dict[str, GradientTransformation], labels: Any) -> Gra
 def flat(values: Any) -> tuple[list[Array], tree.TreeDef]:
     """The leaves of parameters or gradients, which are Arrays, and the structure."""
     leaves, treedef = tree.flatten(values)
-    for path, x in zip(tree.paths(values), leaves) if not all(isinstance(x, Array) for x in leaves) else ():
-        if not isinstance(x, Array):
+    if not all(map(isinstance, leaves, repeat(Array))):
+        path, x = next((p, x) for p, x in zip(tree.paths_of(treedef), leaves) if not isinstance(x, Array))
+        raise DtypeError(
+            f"optimizers take parameters and gradients that are Arrays; {path or 'this one'} is a {type(x).__name__}.",
+            "sx.asarray(value, mesh=mesh, placement=placement) in its place; sx.grad gives gradients so",
+        )
+    return leaves, treedef
+
+
+def beside(other: Any, leaves: list[Array], treedef: tree.TreeDef, what: str, first: str = "gradient") -> list[Array]:
+    """The leaves of a tree of arrays with the structure and the shapes of the one that is given by its leaves.
+
+    Two specs that are one object are compared at once; only where one is not are shapes.
+    """
+    found = tree.match(other, treedef, f"the tree of {what}s")
+    try:
+        alike = all(map(is_, map(SPEC, leaves), map(SPEC, found))) or all(
+            map(eq, map(SHAPE, leaves), map(SHAPE, found))
+        )
+    except AttributeError:  # a leaf that is no Array
+        flat(other)
+        raise
+    if not alike:
+        path, x, y = next(
+            (p, *xy) for p, *xy in zip(tree.paths_of(treedef), leaves, found) if xy[0].shape != xy[1].shape
+        )
+        raise ShapeError(
+            f"the {what} {path or 'itself'} has shape {y.shape}, beside a {first} of shape {x.shape}.",
+            "updates, state = optimizer.update(grads, state, params), of gradients and a state of these parameters",
+        )
+    return found
+
+
+REAL = {"f", "V"}  # the kinds of dtypes that are trained: V is bfloat16's
+
+
+def trained(params: Any, kinds: Iterable[str] = (*REAL, "c")) -> tuple[list[Array], tree.TreeDef]:
+    """The leaves of parameters that an optimizer is to move, and the structure: looked at once, when it begins."""
+    leaves, treedef = flat(params)
+    for path, p in zip(tree.paths_of(treedef), leaves):
+        if p.dtype.kind not in kinds:
             raise DtypeError(
-                f"optimizers take parameters and gradients that are Arrays; {path or 'this one'} is a "
-                f"{type(x).__name__}.",
-                "sx.asarray(value, mesh=mesh, placement=placement) in its place; sx.grad gives gradients so",
+                f"optimizers move floating-point parameters; {path or 'this one'} is {p.dtype.name}.",
+                "x.astype(float) for a parameter that is to move; what is not to be trained outside of params",
             )
     return leaves, treedef
 
 
 def slots(params: Any) -> Any:
     """Zeros placed as the parameters, or as the running plan places state; in float32 for those of half width."""
-    leaves, treedef = flat(params)
+    leaves, treedef = trained(params, REAL)
+    return tree.unflatten(treedef, [slot(p, path) for path, p in zip(tree.paths_of(treedef), leaves)])
+
+
+def slot(p: Array, path: str) -> Array:
+    """Zeros for one parameter."""
     running = context.get().plan
-    return tree.unflatten(
-        treedef,
-        [
-            zeros_like(
-                p,
-                dtype=float32 if p.dtype in NARROW else None,
-                placement=None if running is None else running.state(path, p.spec),
-            )
-            for path, p in zip(tree.paths(params), leaves)
-        ],
-    )
+    placement = None if running is None else running.state(path, p.spec)
+    return zeros_like(p, dtype=float32 if p.dtype in NARROW else None, placement=placement)
 
 
 def none_taken(params: Any) -> Array:
     """The number of steps taken at the start: 0, on the parameters' mesh (the default mesh, if they have several)."""
-    meshes: list[Mesh] = list(dict.fromkeys(p.mesh for p in flat(params)[0]))
+    meshes: list[Mesh] = list(dict.fromkeys(p.mesh for p in trained(params)[0]))
     return full((), 0, dtype=np.int64, mesh=meshes[0] if len(meshes) == 1 else default_mesh())
+
+
+def own(state: Any, kind: type[State], name: str) -> State:
+    """The state of this optimizer, and not of another."""
+    if type(state) is not kind:
+        raise other_state(state, f"{name}, which keeps a {kind.__name__}")
+    return state
+
+
+def other_state(state: Any, whose: str) -> ArgumentError:
+    """The error for a state that another optimizer has made."""
+    return ArgumentError(
+        f"a {type(state).__name__} is no state of {whose}.",
+        "state = optimizer.init(params), and updates, state = optimizer.update(grads, state, params)",
+    )
+
+
+def moved(arrays: Sequence[Array], targets: Sequence[Spec]) -> list[Array]:
+    """Arrays brought to where these specs lie, those of a mesh in as few messages as one array needs."""
+    out = list(arrays)
+    away = [i for i, (x, t) in enumerate(zip(arrays, targets)) if x.spec is not t]
+    for mesh in dict.fromkeys(out[i].mesh for i in away):
+        here = [i for i in away if out[i].mesh is mesh]
+        for i, x in zip(here, redistribute([out[i] for i in here], [targets[i].placement for i in here])):
+            out[i] = x
+    return out
+
+
+def checked_rate(rate: Rate) -> Rate:
+    """A learning rate, or a schedule."""
+    if callable(rate):
+        return rate
+    given: Any = rate
+    if isinstance(given, np.ndarray) and given.ndim == 0:
+        given = given.item()
+    number = isinstance(given, (int, float, np.integer, np.floating)) and not isinstance(given, bool)
+    if not number and not (isinstance(given, Array) and given.ndim == 0 and given.dtype.kind not in "bc"):
+        what = f"an array of shape {given.shape}" if isinstance(given, (Array, np.ndarray)) else repr(given)
+        raise ArgumentError(
+            f"a learning rate is a number, or a function of the number of steps; got {what}.",
+            "optim.adamw(1e-3), or optim.adamw(optim.cosine_decay_schedule(1e-3, steps)); "
+            "optim.partition for different rates",
+        )
+    return given  # type: ignore[no-any-return]  # what it was found to be
 
 
 def rate_at(rate: Rate, count: Array) -> Any:
     """The learning rate after ``count`` steps."""
-    return rate(count) if callable(rate) else rate
+    if not callable(rate):
+        return rate
+    found = rate(count)
+    if callable(found):
+        raise ArgumentError(
+            f"a schedule gives a number; this one gave {found!r}.", "schedule, and not lambda: schedule"
+        )
+    return checked_rate(found)
 
 
 class Numbers:
@@ -176,24 +285,26 @@ class Numbers:
         return found
 
 
-def mapped(count: int, function: Callable[..., Any], first: Any, *rest: Any) -> tuple[Any, ...]:
-    """``function``, which returns ``count`` values, over trees shaped as ``first``: a tree of each."""
+def mapped(count: int, function: Callable[..., Any], first: Any, **rest: Any) -> tuple[Any, ...]:
+    """``function``, which returns ``count`` values, over trees of arrays shaped as ``first``: a tree of each.
+    The names of the others say what their arrays are, where they do not fit."""
     leaves, treedef = flat(first)
-    others = [tree.match(t, treedef, "a tree beside the gradients") for t in rest]
+    others = [beside(t, leaves, treedef, what) for what, t in rest.items()]
     found = [function(*xs) for xs in zip(leaves, *others)]
     return tuple(tree.unflatten(treedef, [values[i] for values in found]) for i in range(count))
 
 
-def each(function: Callable[..., Any], first: Any, *rest: Any) -> Any:
+def each(function: Callable[..., Any], first: Any, **rest: Any) -> Any:
     """The tree of what ``function`` returns, over trees shaped as ``first``."""
-    return mapped(1, lambda *xs: (function(*xs),), first, *rest)[0]
+    return mapped(1, lambda *xs: (function(*xs),), first, **rest)[0]
 
 
-def chosen(mask: Mask, params: Any) -> Any:
-    """A mask as a pytree of bools; all True for None."""
+def chosen(mask: Mask, params: Any) -> list[bool]:
+    """A mask's bools, one for each parameter; all True for None."""
+    leaves, treedef = tree.flatten(params)
     if mask is None:
-        return tree.map(lambda p: True, params)
-    return mask(params) if callable(mask) else mask
+        return [True] * len(leaves)
+    return tree.match(mask(params) if callable(mask) else mask, treedef, "the mask")
 
 
 def needed(params: Any, why: str) -> Any:

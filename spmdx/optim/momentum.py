@@ -7,22 +7,29 @@ from typing import Any, NamedTuple
 from spmdx.array import Array
 from spmdx.ops import elementwise as e
 from spmdx.ops.update import _mix
-from spmdx.optim.base import GradientTransformation, Mask, Rate, chain, each, mapped, slots
+from spmdx.optim.base import GradientTransformation, Mask, Rate, chain, each, mapped, own, slots
 from spmdx.optim.steps import add_decayed_weights, scale_by_learning_rate
 
 
 class Velocity(NamedTuple):
-    """The running sum or mean of gradients, placed as the parameters."""
+    """The running sum of gradients, placed as the parameters."""
 
     velocity: Any
+
+
+class LionState(NamedTuple):
+    """The running mean of gradients, placed as the parameters."""
+
+    mean: Any
 
 
 def momentum(decay: float = 0.9, nesterov: bool = False) -> GradientTransformation:
     """A step to chain: v = decay v + g; v itself, or g + decay v in Nesterov's form (Sutskever and others, 2013)."""
 
     def update(grads: Any, state: Velocity, params: Any = None) -> tuple[Any, Velocity]:
-        velocity = each(lambda g, v: _mix(v, decay, g, 1.0), grads, state.velocity)
-        moved = each(lambda g, v: _mix(g, 1.0, v, decay), grads, velocity) if nesterov else velocity
+        before = own(state, Velocity, "momentum").velocity
+        velocity = each(lambda g, v: _mix(v, decay, g, 1.0), grads, velocity=before)
+        moved = each(lambda g, v: _mix(g, 1.0, v, decay), grads, velocity=velocity) if nesterov else velocity
         return moved, Velocity(velocity)
 
     return GradientTransformation(lambda params: Velocity(slots(params)), update)
@@ -44,14 +51,14 @@ def sgd(
 
 
 def _signs(b1: float, b2: float) -> GradientTransformation:
-    def update(grads: Any, state: Velocity, params: Any = None) -> tuple[Any, Velocity]:
+    def update(grads: Any, state: LionState, params: Any = None) -> tuple[Any, LionState]:
         def one(g: Array, m: Array) -> tuple[Array, Array]:
             return e.sign(_mix(m, b1, g, 1 - b1)), _mix(m, b2, g, 1 - b2)
 
-        signs, velocity = mapped(2, one, grads, state.velocity)
-        return signs, Velocity(velocity)
+        signs, mean = mapped(2, one, grads, mean=own(state, LionState, "lion").mean)
+        return signs, LionState(mean)
 
-    return GradientTransformation(lambda params: Velocity(slots(params)), update)
+    return GradientTransformation(lambda params: LionState(slots(params)), update)
 
 
 def lion(

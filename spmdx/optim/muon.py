@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from spmdx import tree
 from spmdx.array import Array
 from spmdx.ops.moments import vector_norm
-from spmdx.ops.place import redistribute
+from spmdx.ops.shape import permute_dims, reshape
 from spmdx.ops.update import _mix
 from spmdx.optim.adam import adamw
-from spmdx.optim.base import GradientTransformation, Rate, chain, each, partition, slots
-from spmdx.optim.momentum import Velocity
+from spmdx.optim.base import GradientTransformation, Rate, chain, each, flat, moved, own, partition, slots
+from spmdx.optim.labels import Matrix, matrices_of, matrix_by_name
 from spmdx.optim.steps import add_decayed_weights, scale_by_learning_rate
 from spmdx.spec import WHOLE
 
@@ -37,39 +38,73 @@ def orthogonal(x: Array, steps: int = 5, coefficients: Sequence[float] = QUINTIC
     return y if wide else y.mT
 
 
-def _whole(matrices: list[Array]) -> list[Array]:
-    """Matrices whose last two dimensions are whole: all gathered in one message. Stacks may stay divided."""
-    targets = [m.spec.replace(layouts=(*m.spec.layouts[:-2], WHOLE, WHOLE)) for m in matrices]
-    if all(t is m.spec for t, m in zip(targets, matrices)):
-        return matrices
-    found: list[Array] = redistribute(matrices, [t.placement for t in targets])
+class MuonState(NamedTuple):
+    """The running mean of gradients, placed as the parameters."""
+
+    mean: Any
+
+
+Dims = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]  # of a stack, of rows and of columns
+
+
+def _whole(arrays: list[Array], dims: list[Dims]) -> list[Array]:
+    """Arrays whose rows and columns are whole: all gathered in one message. Stacks may stay divided."""
+    targets = []
+    for x, (stack, _, _) in zip(arrays, dims):
+        layouts = tuple(layout if d in stack else WHOLE for d, layout in enumerate(x.spec.layouts))
+        targets.append(x.spec.replace(layouts=layouts, partial=()))
+    return moved(arrays, targets)
+
+
+def _orthogonal(x: Array, dims: Dims, steps: int) -> Array:
+    """The matrix that an array is, or the stack of them, made orthogonal, in the array's own shape."""
+    stack, rows, columns = dims
+    order = (*stack, *rows, *columns)
+    sizes = tuple(x.shape[d] for d in order)
+    inputs, outputs = (math.prod(x.shape[d] for d in some) for some in (rows, columns))
+    if not x.size:
+        return x
+    found: Array = x if order == tuple(range(x.ndim)) else permute_dims(x, order)
+    plain = len(rows) == len(columns) == 1
+    found = orthogonal(found if plain else reshape(found, (*sizes[: len(stack)], inputs, outputs)), steps)
+    found = (found if plain else reshape(found, sizes)) * max(1.0, outputs / inputs) ** 0.5
+    if order != tuple(range(x.ndim)):
+        found = permute_dims(found, [order.index(d) for d in range(x.ndim)])
     return found
 
 
-def scale_by_muon(decay: float = 0.95, nesterov: bool = True, steps: int = 5) -> GradientTransformation:
+def scale_by_muon(
+    decay: float = 0.95, nesterov: bool = True, steps: int = 5, matrices: Any = None
+) -> GradientTransformation:
     """A step to chain, for matrices alone: the running mean of gradients, made orthogonal, times
-    sqrt(max(1, rows / columns)). Divided matrices are gathered, all in one message.
+    sqrt(max(1, outputs / inputs)). Divided matrices are gathered, all in one message.
 
     Args:
         decay: what the running mean keeps of itself at each step.
         nesterov: the gradient once more in what is made orthogonal, as in :func:`momentum`.
         steps: as :func:`orthogonal`'s.
+        matrices: as :func:`muon`'s; the last two dimensions of all of them if left out.
     """
 
-    def update(grads: Any, state: Velocity, params: Any = None) -> tuple[Any, Velocity]:
-        mean = each(lambda g, v: _mix(v, decay, g, 1 - decay), grads, state.velocity)
-        moved = each(lambda g, v: _mix(g, 1 - decay, v, decay), grads, mean) if nesterov else mean
-        leaves, treedef = tree.flatten(moved)
-        if not leaves:
-            return moved, Velocity(mean)
-        updates = []
-        for whole, x in zip(_whole(leaves), leaves):
-            size = max(1.0, x.shape[-2] / max(x.shape[-1], 1)) ** 0.5
-            made = orthogonal(whole, steps) * size
-            updates.append(made if made.spec is x.spec else made.redistribute(x.placement))
-        return tree.unflatten(treedef, updates), Velocity(mean)
+    def dims_of(values: Any) -> list[Dims]:
+        leaves, treedef = flat(values)
+        found = matrices_of(matrices, values, lambda path, shape: Matrix())
+        return [(m or Matrix()).dims(path, x.shape) for m, path, x in zip(found, tree.paths_of(treedef), leaves)]
 
-    return GradientTransformation(lambda params: Velocity(slots(params)), update)
+    def init(params: Any) -> MuonState:
+        dims_of(params)  # which are no matrices is said at once
+        return MuonState(slots(params))
+
+    def update(grads: Any, state: MuonState, params: Any = None) -> tuple[Any, MuonState]:
+        before = own(state, MuonState, "muon").mean
+        mean = each(lambda g, v: _mix(v, decay, g, 1 - decay), grads, mean=before)
+        taken = each(lambda g, v: _mix(g, 1 - decay, v, decay), grads, mean=mean) if nesterov else mean
+        leaves, treedef = tree.flatten(taken)
+        dims = dims_of(grads)
+        updates = [_orthogonal(x, d, steps) for x, d in zip(_whole(leaves, dims), dims)]
+        return tree.unflatten(treedef, moved(updates, [x.spec for x in leaves])), MuonState(mean)
+
+    return GradientTransformation(init, update)
 
 
 def muon(
@@ -88,19 +123,29 @@ def muon(
         rate, weight_decay: of the matrices (``weight_decay`` of both).
         decay, nesterov, steps: as :func:`scale_by_muon`'s.
         adam_rate: of the others.
-        matrices: which parameters are matrices to it: a pytree of bools, or a function of params that returns one;
-            all with two dimensions if left out. Embeddings are better left to AdamW.
+        matrices: which parameters are matrices, and how: True (its last two dimensions), False, or a
+            :class:`Matrix`, for patterns of paths, as ``{"experts.*.up": Matrix(-2, -1), "outer.*": False}``; or a
+            pytree of these, or a function of params that returns one.
+
+    What ``matrices`` leaves out is told by path and shape. No matrices are vectors; what is called a bias, a scale, a
+    gain or a norm; and tables of vectors: tokens, positions, embeddings, heads. Three or more dimensions are parted
+    into inputs and outputs where those are most nearly as many, as ``(width, heads | size)`` of the library's GPT and
+    ``(heads, size | width)``: a stack of layers in one array takes a :class:`Matrix`.
     """
     decays = [add_decayed_weights(weight_decay)] if weight_decay else []
-    whole = chain(scale_by_muon(decay, nesterov, steps), *decays, scale_by_learning_rate(rate))
+    step = scale_by_muon(decay, nesterov, steps, lambda params: _picked(matrices, params))
+    whole = chain(step, *decays, scale_by_learning_rate(rate))
 
     def labels(params: Any) -> Any:
-        picked = matrices(params) if callable(matrices) else matrices
-        if picked is None:
-            picked = tree.map(lambda p: p.ndim == 2, params)
-        return tree.map(lambda yes: "muon" if yes else "adamw", picked)
+        return tree.map(lambda m: "muon" if m else "adamw", _picked(matrices, params))
 
     return partition({"muon": whole, "adamw": adamw(adam_rate, weight_decay=weight_decay)}, labels)
+
+
+def _picked(matrices: Any, params: Any) -> Any:
+    """The tree of what the parameters are: a Matrix, or False."""
+    treedef = tree.flatten(params)[1]
+    return tree.unflatten(treedef, [m or False for m in matrices_of(matrices, params, matrix_by_name)])
 
 
 __all__ = ["muon", "orthogonal", "scale_by_muon"]

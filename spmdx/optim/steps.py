@@ -16,11 +16,14 @@ from spmdx.optim.base import (
     Mask,
     Numbers,
     Rate,
+    beside,
+    checked_rate,
     chosen,
     each,
     flat,
     needed,
     none_taken,
+    own,
     rate_at,
     stateless,
 )
@@ -34,9 +37,12 @@ def scale(factor: float) -> GradientTransformation:
 def scale_by_learning_rate(rate: Rate) -> GradientTransformation:
     """Everything times -rate: the last step of a chain."""
 
+    rate = checked_rate(rate)
+
     def update(grads: Any, state: Counted, params: Any = None) -> tuple[Any, Counted]:
-        numbers = Numbers(-rate_at(rate, state.steps))
-        return each(lambda g: g * numbers.of(g.dtype)[0], grads), Counted(state.steps + 1)
+        steps = own(state, Counted, "scale_by_learning_rate").steps
+        numbers = Numbers(-rate_at(rate, steps))
+        return each(lambda g: g * numbers.of(g.dtype)[0], grads), Counted(steps + 1)
 
     return GradientTransformation(lambda params: Counted(none_taken(params)), update)
 
@@ -45,14 +51,21 @@ def add_decayed_weights(decay: float, mask: Mask = None) -> GradientTransformati
     """``decay`` times the parameters added, to those that ``mask`` names."""
 
     def update(grads: Any, params: Any) -> Any:
-        where = chosen(mask, needed(params, "weight decay"))
-        return each(lambda g, p, yes: _mix(g, 1.0, p, decay) if yes else g, grads, params, where)
+        leaves, treedef = flat(grads)
+        others = beside(needed(params, "weight decay"), leaves, treedef, "parameter")
+        decays = chosen(mask, params)
+        return tree.unflatten(
+            treedef, [_mix(g, 1.0, p, decay) if yes else g for g, p, yes in zip(leaves, others, decays)]
+        )
 
     return stateless(update)
 
 
 def global_norm(values: Any) -> Array:
-    """The square root of the sum of the squares of all elements of a pytree: one all-reduce of one number at most."""
+    """The square root of the sum of the squares of all elements of a pytree: one all-reduce of one number at most.
+
+    A real floating-point number: integers and bools are squared in float64, narrow floats in float32.
+    """
     squares = [_square_sum(settled(x)) for x in flat(values)[0]]
     if not squares:
         raise ArgumentError("the norm of no arrays is asked for.", "a pytree with arrays in it")
@@ -70,7 +83,7 @@ def clip_by_global_norm(most: float) -> GradientTransformation:
         if not tree.leaves(grads):
             return grads
         norm = global_norm(grads)
-        numbers = Numbers(e.where(norm > most, most / norm, 1.0))
+        numbers = Numbers(e.where(norm > most, most / e.maximum(norm, most or 1.0), 1.0))  # a norm of 0 divides nothing
         return each(lambda g: g * numbers.of(g.dtype)[0], grads)
 
     return stateless(update)

@@ -82,6 +82,16 @@ def spread(spec: Spec, axis: str) -> Spec:
     return best
 
 
+def means(spec: Spec, dim: int, axes: Axes) -> Spec:
+    """A spec as a plan's words change it, without one dimension: what they spread is spread over what is left."""
+    laid = changed(spec, {a: word for a, word in axes.items() if not isinstance(word, Spread)})
+    keep = [d for d in range(spec.ndim) if d != dim % spec.ndim]
+    rest = laid.replace(
+        shape=tuple(laid.shape[d] for d in keep), layouts=tuple(laid.layouts[d] for d in keep), partial=()
+    )
+    return changed(rest, {a: word for a, word in axes.items() if isinstance(word, Spread)})
+
+
 def homeward(g: Spec, source: Spec, axes: Axes) -> Spec:
     """Where the gradient of a placed value goes: along the axes that the plan names, to where the value came from. The
     gradient of a value that was whole or Partial is finished; of one that was whole it may stay divided."""

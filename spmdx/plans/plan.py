@@ -15,7 +15,7 @@ from spmdx.decide import default_mesh
 from spmdx.errors import MeshError
 from spmdx.mesh import Mesh
 from spmdx.placement import Placement
-from spmdx.plans.placing import Axes, Word, changed, checked
+from spmdx.plans.placing import Axes, Spread, Word, changed, checked, means
 from spmdx.spec import Spec, place
 
 Pattern = str | re.Pattern[str]
@@ -109,6 +109,12 @@ class Plan:
     def placement(self, path: Any, shape: Iterable[int], mesh: Mesh | None = None) -> Placement:
         """The placement of a parameter on a mesh (the default mesh if left out)."""
         return self.spec(path, shape, mesh=mesh).placement
+
+    def means(self, path: Any, spec: Spec, dim: int) -> Spec:
+        """Where an optimizer keeps the means over one dimension of a parameter that lies as ``spec``: as the other
+        dimensions of its state, or divided anew where the plan says Spread."""
+        spread = {a: word for a, word in self.find("params", path).items() if isinstance(word, Spread)}
+        return means(spec, dim, {**spread, **self.find("state", path)})
 
     @contextmanager
     def on(self, mesh: Mesh) -> Iterator[Any]:

@@ -56,9 +56,12 @@ def adafactor(g: Any, p: Any, memory: dict[str, Any], t: int, least: int = 4) ->
 
 
 def muon(g: Any, p: Any, memory: dict[str, Any], t: int) -> Any:
-    """Jordan's program for matrices, AdamW for the others."""
-    if g.ndim != 2:
+    """Jordan's program for matrices (inputs first, as in x @ w), the cube with two dimensions of inputs; AdamW for the
+    others."""
+    if g.ndim < 2:
         return adamw(g, p, memory, t, 3e-4, 0.1)
+    shape = g.shape
+    g, p = (a.reshape(-1, shape[-1]) for a in (g, p))
     m = memory["m"] = 0.95 * memory.get("m", 0) + 0.05 * g
     u = 0.05 * g + 0.95 * m
     x = u.T if g.shape[0] > g.shape[1] else u
@@ -67,4 +70,4 @@ def muon(g: Any, p: Any, memory: dict[str, Any], t: int) -> Any:
         a = x @ x.T
         x = 3.4445 * x + (-4.7750 * a + 2.0315 * a @ a) @ x
     x = x.T if g.shape[0] > g.shape[1] else x
-    return p - 0.02 * (max(1, g.shape[0] / g.shape[1]) ** 0.5 * x + 0.1 * p)
+    return (p - 0.02 * (max(1, g.shape[1] / g.shape[0]) ** 0.5 * x + 0.1 * p)).reshape(shape)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-import reference
+from cases import CASES, SHAPES, close, drawn, leaves
 
 import spmdx as sx
 from spmdx import optim, tree
@@ -22,7 +21,6 @@ from spmdx.runtime import kernels
 from spmdx.runtime.pending import Coming
 
 R, S, P = sx.Replicate(), sx.Shard, sx.Partial()
-SHAPES = {"bias": (7,), "deep": {"cube": (3, 4, 5)}, "weight": (5, 7), "tall": (8, 4)}
 ONE = Mesh(("a",), (2,), None, "sim")
 TWO = Mesh(("a", "b"), (2, 2), None, "sim")
 PLACEMENTS = {
@@ -32,16 +30,6 @@ PLACEMENTS = {
     "first and last": (TWO, lambda ndim: {"a": S(0), "b": S(-1)}),
     "nested": (TWO, lambda ndim: {"a": S(-1), "b": S(-1)}),
 }
-CASES = {
-    "adamw": (optim.adamw(1e-2, weight_decay=0.1), reference.adamw),
-    "adam": (optim.adam(1e-2), reference.adam),
-    "sgd": (optim.sgd(0.1), reference.sgd),
-    "momentum": (optim.sgd(0.1, 0.9, weight_decay=0.1), partial(reference.sgd, mu=0.9, decay=0.1)),
-    "nesterov": (optim.sgd(0.1, 0.9, True), partial(reference.sgd, mu=0.9, nesterov=True)),
-    "lion": (optim.lion(1e-2, weight_decay=0.1), reference.lion),
-    "adafactor": (optim.adafactor(least_size=4), reference.adafactor),
-    "muon": (optim.muon(0.02, weight_decay=0.1), reference.muon),
-}
 LOCAL = ("adamw", "adam", "sgd", "momentum", "nesterov", "lion")
 STEPS = 4
 
@@ -49,24 +37,9 @@ each_case = pytest.mark.parametrize("name", CASES)
 each_placement = pytest.mark.parametrize("where", PLACEMENTS)
 
 
-def drawn(seed: int) -> Any:
-    draw = np.random.default_rng(seed)
-    return tree.map(lambda x: draw.normal(size=x.shape), _leaves(SHAPES))
-
-
-def _leaves(shapes: Any) -> Any:
-    """Shapes as leaves: zeros."""
-    return {k: _leaves(v) if isinstance(v, dict) else np.zeros(v) for k, v in shapes.items()}
-
-
 def put(values: Any, where: str, dtype: Any = None) -> Any:
     mesh, placement = PLACEMENTS[where]
     return tree.map(lambda x: sx.asarray(x, mesh=mesh, placement=placement(x.ndim), dtype=dtype), values)
-
-
-def close(got: Any, want: Any, bound: float) -> None:
-    for a, b in zip(tree.leaves(got), tree.leaves(want)):
-        assert np.max(np.abs(a.numpy() - b)) <= bound * max(1.0, np.max(np.abs(b)))
 
 
 @each_case
@@ -111,7 +84,7 @@ def test_divided_state_of_whole_parameters() -> None:
     params, grads = put(drawn(0), "replicated"), put(drawn(1), "replicated")
     optimizer = optim.adamw(1e-2, weight_decay=0.1)
     state = optimizer.init(params)
-    divided = state._replace(mean=put(_leaves(SHAPES), "first"), square=put(_leaves(SHAPES), "first"))
+    divided = state._replace(mean=put(leaves(SHAPES), "first"), square=put(leaves(SHAPES), "first"))
     want = optim.apply_updates(params, optimizer.update(grads, state, params)[0])
     with sx.debug.trace() as trace:
         updates, after = optimizer.update(grads, divided, params)
@@ -287,7 +260,7 @@ def test_arrays_of_numpys_say_what_to_write(name: str) -> None:
     params = put(drawn(0), "first")
     state = optimizer.init(params)
     for wrong in (lambda: optimizer.update(drawn(1), state, params), lambda: optimizer.init(drawn(0))):
-        with pytest.raises(sx.errors.DtypeError, match=r"(bias|tall) is a ndarray.\n  Write sx\.asarray\(value"):
+        with pytest.raises(sx.errors.DtypeError, match=r"(bias|tall|cube) is a ndarray.\n  Write sx\.asarray\(value"):
             wrong()
     with pytest.raises(sx.errors.DtypeError, match="bias is a ndarray"):
         optim.apply_updates(drawn(0), params)
@@ -300,25 +273,6 @@ def test_other_gradients_than_parameters_say_so(name: str) -> None:
     grads = {k: v for k, v in params.items() if k != "bias"}
     with pytest.raises(sx.SpmdxError, match="Write"):
         optimizer.update(grads, optimizer.init(params), params)
-
-
-def test_muon_makes_matrices_orthogonal() -> None:
-    """Singular values within 0.35 of 1, for a matrix of condition 30."""
-    draw = np.random.default_rng(0)
-    u, _ = np.linalg.qr(draw.normal(size=(6, 6)))
-    v, _ = np.linalg.qr(draw.normal(size=(9, 6)))
-    x = u * np.geomspace(1, 30, 6) @ v.T
-    found = np.linalg.svd(optim.orthogonal(sx.asarray(x, mesh=ONE)).numpy())[1]
-    assert np.all(np.abs(found - 1) < 0.35)
-
-
-def test_muon_gathers_all_matrices_in_one_message() -> None:
-    params = put(drawn(0), "first")
-    step = optim.scale_by_muon()
-    matrices = {k: params[k] for k in ("weight", "tall")}
-    with sx.debug.trace() as trace:
-        step.update(matrices, step.init(matrices), matrices)
-    assert [r.verb for r in trace] == ["all_gather"], trace
 
 
 def test_schedules_are_joined_at_one_boundary_less() -> None:
