@@ -1,66 +1,76 @@
 """Checkpoints: a pytree of arrays in one safetensors file, written and read by all ranks, each its own part.
 
 The file holds global values, whatever the placements, so it is resumed on any mesh, and other programs can read it. It
-is written beside the old one and put in its place when it is whole.
+is written beside the old one and put in its place when it is whole. Ranks agree on what they save and on the file that
+they read, and an error of one is raised on all.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from spmdx import check, context, tree
+from spmdx import check, context, dtypes, tree
 from spmdx.array import Array
 from spmdx.checkpoint import file as files
+from spmdx.checkpoint import leaves, ranks, target
 from spmdx.decide import default_mesh
-from spmdx.errors import CheckpointError
+from spmdx.errors import ArgumentError, CheckpointError, MeshError
 from spmdx.mesh import Coordinate, Mesh
 from spmdx.ops.place import held as held_block
 from spmdx.ops.place import redistribute, wrap
 from spmdx.random import Key
 from spmdx.spec import Spec, place
 
-SCALARS = (bool, int, float, str)
+TRIES = 10  # at opening one file on all ranks, while another program replaces it
 
 
 def save(path: Any, state: Any) -> None:
     """Write a pytree to one file, whole or not at all: a collective of all ranks.
 
     Args:
-        path: of the file, on a file system that all ranks share; a file that is there is replaced.
-        state: a pytree of Arrays, NumPy arrays, Python numbers, strings and random keys.
+        path: of the file, on a file system that all ranks share. A file that is there is replaced and its mode kept;
+            where a symbolic link lies, the file that it leads to.
+        state: a pytree of Arrays, NumPy arrays, Python numbers, strings and random keys, the same on every rank.
 
-    Every rank writes the blocks that it holds; of copies the first rank's. Nothing is gathered and nothing sent, but
-    for what finishes Partial values. A name in the file is a path of the tree, as ``0.blocks.3.up``.
+    Every rank writes the blocks that it holds; of copies, and of NumPy arrays, the first rank's. Nothing is gathered
+    and nothing sent, but for what finishes Partial values, and a few numbers by which ranks see that they agree. A name
+    in the file is a path of the tree, as ``0.blocks.3.up``.
 
     Raises:
         CheckpointError: a leaf that a file cannot hold, or a rank that could not write: then on every rank, and the old
             file is still there.
+        RanksDisagree: a number, a text, a placement or a set of leaves that is not the same on every rank.
+        MeshError: an array of ranks that are not there.
     """
-    target = os.fspath(path)
-    named = _named(state)
-    if files.META in named:
-        raise CheckpointError(f"a file keeps its own texts under {files.META!r}.", "another key for that leaf")
-    arrays = {n: _finished(x) for n, x in named.items() if isinstance(x, (Array, np.ndarray, np.generic))}
-    other = {n: _described(n, x) for n, x in named.items() if n not in arrays}
-    for name, x in arrays.items():
-        if x.dtype not in files.WORDS and x.dtype not in files.PARTS:
-            raise CheckpointError(f"{name} is of {x.dtype}, which files do not know.", "x.astype(float)")
-    plan = files.layout({n: (tuple(x.shape), x.dtype) for n, x in arrays.items()}, {"spmdx": json.dumps(other)})
-    first, everyone, partial = context.rank() == 0, _everyone(), f"{target}.partial"
+    failed, first = f"{path} cannot be written", context.rank() == 0
 
-    def begin() -> None:
+    def look() -> tuple[dict[str, Any], dict[str, Any], dict[str, str]]:
+        file, named = target.path_of(path), _named(state)
+        if context.get().dry:
+            raise ArgumentError("a dry run (eval_shape, estimate) has no values to save.", "checkpoint.save outside it")
         if first:
-            with open(partial, "wb") as file:
-                file.write(plan.head)
-                file.truncate(plan.size)
+            target.check(file)
+        if files.META in named:
+            raise CheckpointError(f"a file keeps its own texts under {files.META!r}.", "another key for that leaf")
+        arrays = {n: _checked(n, x) for n, x in named.items() if isinstance(x, (Array, np.ndarray, np.generic))}
+        other = {n: leaves.described(n, x) for n, x in named.items() if n not in arrays}
+        told = {n: leaves.told(x) for n, x in {**named, **arrays}.items()}
+        return arrays, other, {"the path": file, **told}
+
+    arrays, other, told = ranks.together(failed, look)
+    token = int(ranks.same(told, int.from_bytes(os.urandom(7), "little"))[0, 0])
+    for name in sorted(arrays):
+        arrays[name] = _finished(name, arrays[name])
+    texts = {"spmdx": json.dumps(other), "save": f"{token:016x}"}
+    plan = files.layout({n: (tuple(x.shape), x.dtype) for n, x in arrays.items()}, texts)
+    new = target.Target(target.path_of(path), token)
 
     def fill() -> None:
-        fd = os.open(partial, os.O_WRONLY)
+        fd = os.open(new.partial, os.O_WRONLY)
         try:
             for name, x in arrays.items():
                 for block, pieces in _mine(x, first):
@@ -69,74 +79,93 @@ def save(path: Any, state: Any) -> None:
         finally:
             os.close(fd)
 
-    def end() -> None:
-        if first:
-            os.replace(partial, target)
-            folder = os.open(os.path.dirname(os.path.abspath(target)), os.O_RDONLY)
-            try:
-                os.fsync(folder)  # the new name as well
-            finally:
-                os.close(folder)
-
     try:
-        for step in (begin, fill, end):
-            check.together(everyone, f"saving {target}", step)
-    except (OSError, check.RankFailed) as error:  # this rank's own, or that of the rank that could not
-        raise CheckpointError(f"{target} cannot be written: {error}.", "a path where there is room") from error
+        ranks.together(failed, lambda: new.begin(plan.head, plan.size) if first else None)
+        ranks.together(failed, fill)
+        ranks.together(failed, lambda: new.end() if first else None)
     finally:
-        if first and os.path.exists(partial):
-            os.remove(partial)
+        new.drop()
 
 
 def load(path: Any, like: Any = None, *, mesh: Mesh | None = None, plan: Any = None) -> Any:
-    """Read a pytree from a file that :func:`save` wrote; each rank reads its own blocks, and nothing is sent.
+    """Read a pytree from a file that :func:`save` wrote: a collective of all ranks.
 
     Args:
         path: of the file.
         like: the pytree to fill: Arrays or Specs say where arrays are to lie (``sx.eval_shape`` makes Specs of the
             function that makes a state, with no memory); anything else with a shape, as ``nn.Param``, is placed by
-            ``plan``. Left out, the result is a dict of everything in the file by name, whole on every rank.
+            ``plan``; numbers, strings and keys are to be of the kinds that it has. Left out, the result is a dict of
+            everything in the file by name, whole on every rank.
         mesh: for what names none; the default mesh.
         plan: a Plan, for descriptors.
 
+    Each rank reads its own blocks, and nothing is sent but a few numbers by which ranks see that they read one file.
     Bits are those that were saved.
 
     Raises:
-        CheckpointError: no such file, a file that is cut short, other names, shapes or dtypes than ``like`` has.
+        CheckpointError: no such file, one that is cut short or damaged, other names, shapes, dtypes or kinds than
+            ``like`` has; on every rank, if it is so on one.
     """
-    source = os.fspath(path)
-    held = _layout(source)
-    other: dict[str, Any] = json.loads(held.texts.get("spmdx", "{}"))
-    where = mesh or default_mesh()
-    if like is None:
-        whole = {n: _read(source, t, place(where, t.shape, t.dtype)) for n, t in held.tensors.items()}
-        return {**whole, **{n: _undescribed(x) for n, x in other.items()}}
-    named = _named(like)
-    _same_names(source, named.keys(), held.tensors.keys() | other.keys())
-    leaves = [
-        _undescribed(other[n]) if n in other else _leaf(source, n, held.tensors[n], x, where, plan)
-        for n, x in named.items()
-    ]
-    return tree.unflatten(tree.flatten(like, _is_leaf)[1], leaves)
+    failed = f"{path} cannot be read"
+    source, held, data = _opened_by_all(path, failed)
+
+    def fill() -> Any:
+        if not isinstance(mesh, Mesh | None):
+            raise ArgumentError(f"mesh={mesh!r} is no mesh.", 'mesh=sx.make_mesh({"data": -1})')
+        if plan is not None and not callable(getattr(plan, "spec", None)):
+            raise ArgumentError(f"plan={plan!r} is no plan.", 'plan=sx.Plan({"w": {"data": sx.Shard(0)}})')
+        where = mesh or default_mesh()
+        other = leaves.read(source, held.texts.get("spmdx", "{}"), held.tensors)
+        if like is None:
+            whole = {n: _read(data, t, place(where, t.shape, t.dtype)) for n, t in held.tensors.items()}
+            return {**whole, **other}
+        named = _named(like)
+        _same_names(source, named.keys(), held.tensors.keys() | other.keys())
+        found = [
+            leaves.fitting(source, n, other[n], x)
+            if n in other
+            else _leaf(source, data, n, held.tensors[n], x, where, plan)
+            for n, x in named.items()
+        ]
+        return tree.unflatten(tree.flatten(like, _is_leaf)[1], found)
+
+    return ranks.together(failed, fill)
 
 
 def views(path: Any) -> dict[str, Any]:
     """The arrays of any safetensors file by name, as read-only NumPy arrays that lie in the file.
 
     Nothing is read before it is looked at: ``sx.asarray(views(path)[name].T, placement=...)`` reads no more than this
-    rank's block. For files of other programs, with other names and layouts.
+    rank's block. For files of other programs, with other names and layouts. No communication.
 
     Raises:
         CheckpointError: no such file, a file that is cut short, or no safetensors file.
     """
-    source = os.fspath(path)
-    return {name: files.view(source, tensor) for name, tensor in _layout(source).tensors.items()}
+    try:
+        held, data = files.opened(target.path_of(path))
+    except OSError as error:
+        raise CheckpointError(
+            f"{path} cannot be read: {error.strerror}.", "the path of a file that is yours"
+        ) from error
+    return {name: files.view(data, tensor) for name, tensor in held.tensors.items()}
 
 
-def _layout(source: str) -> files.Layout:
-    if not os.path.isfile(source):
-        raise CheckpointError(f"there is no file {source}.", "checkpoint.save(path, state) before it")
-    return files.read_layout(source)
+def _opened_by_all(path: Any, failed: str) -> tuple[str, files.Layout, Any]:
+    """The path as a text, and one file that lay there, open on every rank."""
+
+    def look() -> tuple[str, files.Layout, Any]:
+        source = target.path_of(path)
+        return source, *files.opened(source)
+
+    for _ in range(TRIES):
+        source, held, data = ranks.together(failed, look)
+        numbers = ranks.gathered(ranks.digest(held.head), data.size)
+        if (numbers == numbers[0]).all():
+            return source, held, data
+    raise CheckpointError(
+        f"{path} is not one file: ranks have opened several, {TRIES} times.",
+        "a path in a folder that all ranks share, to which no other program saves meanwhile",
+    )
 
 
 def _is_leaf(x: Any) -> bool:
@@ -145,42 +174,44 @@ def _is_leaf(x: Any) -> bool:
 
 def _named(state: Any) -> dict[str, Any]:
     """Leaves by their paths; random keys are leaves here."""
-    leaves, _ = tree.flatten(state, _is_leaf)
-    names = [path or "value" for path in tree.paths(state, _is_leaf)]
-    found = dict(zip(names, leaves))
+    try:
+        names = [path or "value" for path in tree.paths(state, _is_leaf)]
+    except RecursionError:
+        raise CheckpointError("the tree is too deep, or holds itself.", "a tree of less depth") from None
+    found = dict(zip(names, tree.flatten(state, _is_leaf)[0]))
     if len(found) < len(names):
         twice = next(n for n in names if names.count(n) > 1)
         raise CheckpointError(f"two leaves of the tree have the path {twice!r}.", "keys without dots in them")
     return found
 
 
-def _finished(x: Any) -> Any:
+def _checked(name: str, x: Any) -> Any:
+    """An Array of ranks that are there, or a NumPy array in this machine's byte order, of a dtype that files know."""
     if not isinstance(x, Array):
-        block = np.asarray(x)
-        return block.astype(block.dtype.newbyteorder("="), copy=False)
-    return redistribute(x, x.spec.replace(partial=()).placement) if x.spec.partial else x
+        x = dtypes.read(x)
+        x = x.astype(x.dtype.newbyteorder("="), copy=False)
+    else:
+        _of_this_world(x.mesh, name)
+    if x.dtype not in files.WORDS and x.dtype not in files.PARTS:
+        raise CheckpointError(f"{name} is of {x.dtype}, which files do not know.", "x.astype(float)")
+    return x
 
 
-def _described(name: str, x: Any) -> Any:
-    """A leaf that is no array, in JSON."""
-    if isinstance(x, Key):
-        return {"key": list(x.words), "impl": x.impl}
-    if isinstance(x, SCALARS):
-        return {"float": x.hex()} if isinstance(x, float) else {"value": x}
-    raise CheckpointError(
-        f"{name} is a {type(x).__name__}: a checkpoint holds arrays, numbers, strings and keys.",
-        "tree.map over the state without it",
-    )
+def _of_this_world(mesh: Mesh, name: str) -> None:
+    size = context.world().size
+    if mesh.device != "sim" and max(mesh.ranks) >= size:
+        raise MeshError(
+            f"{name} lies on {mesh!r}, which names rank {max(mesh.ranks)}, and the world has {size} rank(s).",
+            "the same inside the function that sx.testing.spmd runs" if size == 1 else "an array of these ranks",
+        )
 
 
-def _undescribed(found: Mapping[str, Any]) -> Any:
-    if "key" in found:
-        return Key(tuple(int(word) for word in found["key"]), str(found["impl"]))
-    return float.fromhex(found["float"]) if "float" in found else found["value"]
-
-
-def _everyone() -> Mesh:
-    return Mesh(("world",), (context.world().size,))
+def _finished(name: str, x: Any) -> Any:
+    """The array with no axis Partial; ranks that check compare what NumPy's hold."""
+    if isinstance(x, Array):
+        return redistribute(x, x.spec.replace(partial=()).placement) if x.spec.partial else x
+    check.same(ranks.everyone(), f"saving {name}", x)
+    return x
 
 
 def _mine(x: Any, first: bool) -> list[tuple[Any, files.Pieces]]:
@@ -200,30 +231,35 @@ def _pieces(spec: Spec, coordinate: Coordinate) -> files.Pieces:
     return tuple(spec.pieces(d, coordinate) for d in range(spec.ndim))
 
 
-def _read(path: str, tensor: files.Tensor, spec: Spec) -> Array:
-    return wrap(spec, lambda coordinate: files.read(path, tensor, _pieces(spec, coordinate)))
+def _read(data: Any, tensor: files.Tensor, spec: Spec) -> Array:
+    return wrap(spec, lambda coordinate: files.read(data, tensor, _pieces(spec, coordinate)))
 
 
-def _leaf(path: str, name: str, tensor: files.Tensor, like: Any, mesh: Mesh, plan: Any) -> Any:
+def _leaf(path: str, data: Any, name: str, tensor: files.Tensor, like: Any, mesh: Mesh, plan: Any) -> Any:
     """A tensor of the file as ``like`` says."""
-    shape = getattr(like, "shape", None)
+    shape, dtype = getattr(like, "shape", None), getattr(like, "dtype", None)
     if shape is None:
-        raise CheckpointError(f"{path} has an array at {name}, where the tree has {like!r}.", "the tree that was saved")
-    dtype = getattr(like, "dtype", None)
-    if tuple(shape) != tensor.shape or (dtype is not None and np.dtype(dtype).newbyteorder("=") != tensor.dtype):
+        raise CheckpointError(
+            f"{path} has an array at {name}, where the tree has {leaves.shown(like)}.", "the tree that was saved"
+        )
+    kind = None if dtype is None else dtypes.checked(dtype)
+    if tuple(shape) != tensor.shape or kind not in (None, tensor.dtype):
         raise CheckpointError(
             f"{path} has {tensor.dtype.name}{list(tensor.shape)} at {name}, where the tree has "
-            f"{'' if dtype is None else np.dtype(dtype).name}{list(shape)}.",
+            f"{'' if kind is None else kind.name}{list(shape)}.",
             "load(path) to see what is there",
         )
     if isinstance(like, (np.ndarray, np.generic)):
-        whole = files.read(path, tensor, tuple(((0, n),) for n in tensor.shape))
+        whole = files.read(data, tensor, tuple(((0, n),) for n in tensor.shape))
         return whole if isinstance(like, np.ndarray) else whole[()]
     if isinstance(like, (Array, Spec)):
-        spec = like if isinstance(like, Spec) else like.spec
-        return _read(path, tensor, spec.replace(partial=()))
-    spec = place(mesh, tensor.shape, tensor.dtype)
-    return _read(path, tensor, spec if plan is None else plan.spec(name, tensor.shape, tensor.dtype, mesh))
+        spec = (like if isinstance(like, Spec) else like.spec).replace(partial=())
+    elif plan is None:
+        spec = place(mesh, tensor.shape, tensor.dtype)
+    else:
+        spec = plan.spec(name, tensor.shape, tensor.dtype, mesh)
+    _of_this_world(spec.mesh, name)
+    return _read(data, tensor, spec)
 
 
 def _same_names(path: str, wanted: Any, found: Any) -> None:

@@ -12,6 +12,7 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import product
+from reprlib import Repr
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from spmdx.errors import CheckpointError
 
 LONGEST_HEADER = 100_000_000  # bytes, as in the format's own library
 LARGEST_WRITE = 1 << 30
+LONGEST = 120  # letters of what a message shows
 META = "__metadata__"  # the format's own entry of texts
 NAMES = {
     "BOOL": "bool",
@@ -30,6 +32,11 @@ NAMES = {
 DTYPES: dict[str, np.dtype[Any]] = {"BF16": bfloat16, **{name: np.dtype(kind) for name, kind in NAMES.items()}}
 WORDS = {dtype: name for name, dtype in DTYPES.items()}
 PARTS: dict[np.dtype[Any], np.dtype[Any]] = {np.dtype(f"complex{2 * n}"): np.dtype(f"float{n}") for n in (32, 64)}
+COMPLEX = {part: whole for whole, part in PARTS.items()}
+
+_repr = Repr()
+_repr.maxstring = _repr.maxother = LONGEST
+short = _repr.repr  # of what a file holds, in a message
 
 Pieces = tuple[tuple[tuple[int, int], ...], ...]  # of every dimension, the intervals that a block holds
 
@@ -63,7 +70,11 @@ class Layout:
 
 
 def layout(arrays: Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]], texts: Mapping[str, str]) -> Layout:
-    """The layout of a file for arrays of these shapes and dtypes, in alphabetical order."""
+    """The layout of a file for arrays of these shapes and dtypes, in alphabetical order.
+
+    Raises:
+        CheckpointError: names and texts that are longer than the format allows.
+    """
     entries: dict[str, Any] = {META: {**texts}}
     at, starts = 0, {}
     for name in sorted(arrays):
@@ -78,42 +89,83 @@ def layout(arrays: Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]], texts: M
     entries[META]["complex"] = json.dumps(sorted(pairs))
     text = json.dumps(entries).encode()
     text += b" " * (-len(text) % 8)
+    if len(text) > LONGEST_HEADER:
+        raise CheckpointError(f"names and texts of {len(text)} bytes are more than a file describes.", "a uint8 array")
     head = len(text).to_bytes(8, "little") + text
     return Layout({n: Tensor(*arrays[n], len(head) + s) for n, s in starts.items()}, entries[META], head)
 
 
-def read_layout(path: str) -> Layout:
-    """The layout of a file.
+def opened(path: str) -> tuple[Layout, Any]:
+    """What a file holds, and its bytes, of which none is read before somebody looks at it.
+
+    Whatever lies at the path later, these are the bytes of the file that lay there now.
 
     Raises:
-        CheckpointError: a file that is cut short, or no safetensors file.
+        CheckpointError: no such file, one that is cut short, or no safetensors file.
     """
-    size = os.path.getsize(path)
+    if not os.path.isfile(path):
+        what = f"{path!r} is no file" if os.path.exists(path) else f"there is no file {path}"
+        raise CheckpointError(f"{what}.", "checkpoint.save(path, state) before it")
     with open(path, "rb") as file:
+        size = os.fstat(file.fileno()).st_size
         length = int.from_bytes(file.read(8), "little")
         if size < 8 or length > min(size - 8, LONGEST_HEADER):
             raise CheckpointError(f"{path} is no safetensors file, or cut short: it has {size} bytes.", "another path")
-        try:
-            entries = json.loads(file.read(length))
-            texts = entries.pop(META, {})
-            pairs = set(json.loads(texts.get("complex", "[]")))
-            tensors = {name: _tensor(entry, 8 + length, name in pairs) for name, entry in entries.items()}
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise CheckpointError(f"{path} is no safetensors file: its header has {error!r}.", "another path") from None
-    found = Layout(tensors, texts, b"\0" * (8 + length))
+        data = np.memmap(file, np.uint8, "r")
+    try:
+        found = _layout(data[: 8 + length].tobytes())
+    except (ValueError, OverflowError, RecursionError) as error:
+        raise CheckpointError(
+            f"{path} is no safetensors file: its header has {str(error)[:LONGEST]}.", "another path"
+        ) from None
     if found.size > size:
         raise CheckpointError(f"{path} is cut short: {size} bytes of {found.size}.", "an earlier checkpoint's path")
+    return found, data
+
+
+def _layout(head: bytes) -> Layout:
+    """What the bytes before the tensors say; a ValueError where they are not as the format has them."""
+    entries = json.loads(head[8:], object_pairs_hook=_once)
+    texts = entries.pop(META, {}) if isinstance(entries, dict) else None
+    if not isinstance(texts, dict) or not all(isinstance(text, str) for text in texts.values()):
+        raise ValueError(f"no dict of tensors and texts: {short(texts)}")
+    pairs = json.loads(texts.get("complex", "[]"))
+    if not isinstance(pairs, list) or not all(isinstance(name, str) for name in pairs):
+        raise ValueError(f"complex: {short(pairs)}")
+    pairs = set(pairs)
+    tensors = {name: _tensor(entry, len(head), name in pairs) for name, entry in entries.items()}
+    end = len(head)
+    for name, tensor in sorted(tensors.items(), key=lambda item: (item[1].start, item[1].nbytes)):
+        if tensor.start < end:
+            raise ValueError(f"{name}, which begins in another tensor")
+        end = tensor.start + tensor.nbytes
+    return Layout(tensors, texts, head)
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError(f"a name twice among {short([name for name, _ in pairs])}")
     return found
 
 
-def _tensor(entry: Mapping[str, Any], base: int, pair: bool) -> Tensor:
-    dtype, shape = DTYPES[entry["dtype"]], tuple(int(n) for n in entry["shape"])
-    start, stop = (int(n) for n in entry["data_offsets"])
-    if min(shape, default=0) < 0 or start < 0 or stop - start != math.prod(shape) * dtype.itemsize:
-        raise ValueError(f"{entry['data_offsets']} for {entry['dtype']} {list(shape)}")
+def _tensor(entry: Any, base: int, pair: bool) -> Tensor:
+    match entry:
+        case {"dtype": str(word), "shape": [*shape], "data_offsets": [int(start), int(stop)]} if word in DTYPES:
+            dtype = DTYPES[word]
+        case _:
+            raise ValueError(short(entry))
+    if not all(type(n) is int and n >= 0 for n in shape) or start < 0:
+        raise ValueError(short(entry))
+    np.broadcast_to(np.zeros((), dtype), shape)  # a ValueError where no array has so many dimensions or elements
+    if stop - start != math.prod(shape) * dtype.itemsize:
+        raise ValueError(f"{[start, stop]} for {word} {shape}")
     if pair:
-        return Tensor(shape[:-1], next(whole for whole, part in PARTS.items() if part == dtype), base + start)
-    return Tensor(shape, checked(dtype), base + start)
+        whole = COMPLEX.get(dtype)
+        if whole is None or shape[-1:] != [2]:
+            raise ValueError(f"{word} {shape} for complex numbers")
+        return Tensor(tuple(shape[:-1]), whole, base + start)
+    return Tensor(tuple(shape), checked(dtype), base + start)
 
 
 def boxes(pieces: Pieces) -> Iterator[tuple[tuple[slice, ...], tuple[slice, ...]]]:
@@ -150,19 +202,16 @@ def _put(fd: int, run: Any, at: int) -> None:
         done += os.pwrite(fd, run[done : done + LARGEST_WRITE], at + done)
 
 
-def read(path: str, tensor: Tensor, pieces: Pieces) -> Any:
+def read(data: Any, tensor: Tensor, pieces: Pieces) -> Any:
     """A block of a tensor: no more of the file is read than it holds."""
     out = np.empty([sum(b - a for a, b in intervals) for intervals in pieces], tensor.dtype)
-    if out.size:
-        whole_array = view(path, tensor)
-        for local, whole in boxes(pieces):
-            out[local] = whole_array[whole]
+    whole_array = view(data, tensor)
+    for local, whole in boxes(pieces):
+        out[local] = whole_array[whole]
     return out
 
 
-def view(path: str, tensor: Tensor) -> Any:
+def view(data: Any, tensor: Tensor) -> Any:
     """A tensor as a read-only array in the file: what nobody looks at is not read."""
-    if not tensor.nbytes:
-        return np.empty(tensor.shape, tensor.dtype)
-    stored = np.memmap(path, np.uint8, "r", tensor.start, (tensor.nbytes,))
-    return np.asarray(stored).view(tensor.dtype).reshape(tensor.shape)
+    stored = np.asarray(data)[tensor.start : tensor.start + tensor.nbytes]
+    return stored.view(tensor.dtype).reshape(tensor.shape)
