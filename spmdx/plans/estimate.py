@@ -14,9 +14,10 @@ import numpy as np
 
 from spmdx import context, tree
 from spmdx.array import Array
+from spmdx.errors import ArgumentError
 from spmdx.mesh import Mesh
 from spmdx.plans.plan import Plan
-from spmdx.spec import place
+from spmdx.spec import Spec, place
 from spmdx.transforms.shapes import Dry
 
 
@@ -51,18 +52,40 @@ def estimate(
         mesh: axis name to size.
         dtype: of the parameters that name none.
     """
-    away = Mesh(tuple(mesh), tuple(mesh.values()))
+    run = run_dry(plan, step, params, args, mesh, dtype)
+    moved: Counter[tuple[str, ...]] = Counter()
+    for record in run.records:
+        moved[record.axes] += record.bytes
+    held = sum(s.largest_block * s.dtype.itemsize for s in run.specs)
+    return Estimate(dict(moved), dict(Counter(r.verb for r in run.records)), held, run.records)
+
+
+class DryRun(NamedTuple):
+    """What a step that was run dry has come by."""
+
+    records: list[Any]  # of collectives
+    specs: list[Spec]  # of the parameters
+    used: Counter[tuple[str, str]]  # names
+
+
+def run_dry(
+    plan: Plan, step: Any, params: Any, args: tuple[Any, ...], mesh: Mapping[str, int], dtype: Any = np.float32
+) -> DryRun:
+    """``step(params, *args)`` on arrays without blocks, with the parameters placed as the plan says."""
+    if not callable(step):
+        raise ArgumentError(f"a step is a function of the parameters; got {step!r}.", "sx.value_and_grad(loss)")
+    given: Any = mesh
+    sizes = given.shape if isinstance(given, Mesh) else given
+    if not isinstance(sizes, Mapping):
+        raise ArgumentError(f"the sizes of a mesh are told by its axes; got {given!r}.", 'mesh={"data": 16}')
+    away = Mesh(tuple(sizes), tuple(sizes.values()))
     records: list[Any] = []
-    with plan.on(away), context.use(trace=records, dry=Dry()):
+    with plan.on(away) as running, context.use(trace=records, dry=Dry()):
         leaves, treedef = tree.flatten(params)
         specs = [plan.spec(path, x.shape, _dtype(x, dtype), away) for path, x in zip(tree.paths(params), leaves)]
         rest = [tree.map(lambda x: _everywhere(x, away, dtype), arg) for arg in args]
         step(tree.unflatten(treedef, [Array(None, s) for s in specs]), *rest)
-    moved: Counter[tuple[str, ...]] = Counter()
-    for record in records:
-        moved[record.axes] += record.bytes
-    held = sum(s.largest_block * s.dtype.itemsize for s in specs)
-    return Estimate(dict(moved), dict(Counter(r.verb for r in records)), held, records)
+    return DryRun(records, specs, running.used)
 
 
 def _dtype(x: Any, default: Any) -> Any:

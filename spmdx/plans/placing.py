@@ -27,12 +27,13 @@ Axes = Mapping[str, Word]
 
 def checked(axes: object, where: str) -> dict[str, Word]:
     """The words of one entry of a plan: a mapping of mesh axis to Replicate, Shard or Spread."""
-    if not isinstance(axes, Mapping) or not all(isinstance(p, (Replicate, Shard, Spread)) for p in axes.values()):
+    words = axes.items() if isinstance(axes, Mapping) else [(None, None)]
+    if not all(isinstance(axis, str) and isinstance(word, (Replicate, Shard, Spread)) for axis, word in words):
         raise PlacementError(
             f"a plan gives {where} a dict of mesh axis to Shard, Replicate or Spread; got {axes!r}.",
             f'{{{where!r}: {{"model": sx.Shard(0)}}}}',
         )
-    return dict(axes)
+    return {str(axis): word for axis, word in words if isinstance(word, (Replicate, Shard, Spread))}
 
 
 def without(layout: Layout, axes: set[str], mesh: Mesh) -> Layout:

@@ -12,7 +12,7 @@ import numpy as np
 
 from spmdx import context
 from spmdx.decide import default_mesh
-from spmdx.errors import MeshError
+from spmdx.errors import ArgumentError, MeshError
 from spmdx.mesh import Mesh
 from spmdx.placement import Placement
 from spmdx.plans.placing import Axes, Spread, Word, changed, checked, means
@@ -37,6 +37,22 @@ class Rule(NamedTuple):
     def text(self) -> str:
         """The pattern, to be read."""
         return self.pattern if isinstance(self.pattern, str) else self.pattern.pattern
+
+
+def _entries(x: Any) -> str:
+    return repr(x) if isinstance(x, Mapping) else '{"PATTERN": {"model": sx.Shard(0)}}'
+
+
+def _rules(kind: str, entries: Any) -> tuple[Rule, ...]:
+    """The lines of one kind, if they are patterns and what a plan may say of them."""
+    if entries is None:
+        return ()
+    if not isinstance(entries, Mapping) or not all(isinstance(p, (str, re.Pattern)) for p in entries):
+        raise ArgumentError(
+            f"a plan's {kind} are a dict of patterns, strings or compiled ones, to placements; got {entries!r}.",
+            'sx.Plan({"blocks.*.up": {"model": sx.Shard(1)}})',
+        )
+    return tuple(Rule(p, checked(axes, p if isinstance(p, str) else p.pattern)) for p, axes in entries.items())
 
 
 class Plan:
@@ -69,16 +85,18 @@ class Plan:
         state: Entries | None = None,
     ) -> None:
         given = (params, names, gather, grads, state)
-        self.rules = {
-            kind: tuple(Rule(pattern, checked(axes, str(pattern))) for pattern, axes in (entries or {}).items())
-            for kind, entries in zip(KINDS, given)
-        }
+        self.rules = {kind: _rules(kind, entries) for kind, entries in zip(KINDS, given)}
         self._found: dict[tuple[str, str], dict[str, Word]] = {}
 
     def __or__(self, other: Plan) -> Plan:
+        if not isinstance(other, Plan):
+            raise ArgumentError(f"plans are combined with plans; got {other!r}.", f"plan | sx.Plan({_entries(other)})")
         made = Plan()
         made.rules = {kind: (*self.rules[kind], *other.rules[kind]) for kind in KINDS}
         return made
+
+    def __ror__(self, other: Any) -> Plan:
+        raise ArgumentError(f"plans are combined with plans; got {other!r}.", f"sx.Plan({_entries(other)}) | plan")
 
     def __repr__(self) -> str:
         lines = [f"  {kind}: {r.text} -> {r.axes}" for kind, rules in self.rules.items() for r in rules]
@@ -121,10 +139,14 @@ class Plan:
         """Run the code inside under this plan, with ``mesh`` as the default mesh.
 
         Raises:
-            MeshError: an axis of the plan that the mesh does not have.
+            MeshError: an axis of the plan that the mesh does not have, or no mesh.
         """
         from spmdx.plans.running import Running
 
+        given: Any = mesh
+        if not isinstance(given, Mesh):
+            sizes = given if isinstance(given, Mapping) else dict.fromkeys(self.axes or ("data",), -1)
+            raise MeshError(f"a plan runs on a mesh; got {given!r}.", f"plan.on(sx.make_mesh({sizes!r}))")
         for axis in self.axes:
             if axis not in mesh:
                 raise MeshError(
@@ -144,13 +166,30 @@ class Plan:
 
         return estimate(self, step, params, *args, mesh=mesh, dtype=dtype)
 
-    def check(self, model: Any, names: Iterable[tuple[str, str]] = ()) -> Any:
-        """What each pattern matches in a pytree of parameters; ``print`` it.
+    def check(
+        self,
+        model: Any,
+        names: Iterable[tuple[str, str]] | None = None,
+        *,
+        step: Any = None,
+        args: Iterable[Any] = (),
+        mesh: Mapping[str, int] | None = None,
+    ) -> Any:
+        """What each pattern matches in a model, and what of it no pattern matches; ``print`` it.
 
         Args:
             model: parameters, made or to be made.
             names: what a run came by: ``running.used``, of ``with plan.on(mesh) as running``.
+            step: instead of it, a function that uses all names, as ``sx.value_and_grad(loss)``. ``step(model, *args)``
+                is run dry: it computes and sends nothing, and takes no memory.
+            args: values, or descriptors of values, that are the same on every rank.
+            mesh: axis name to size, of the mesh that ``step`` is run on; one rank if left out.
         """
         from spmdx.plans.check import check
 
+        if step is not None:
+            from spmdx.plans.estimate import run_dry
+
+            sizes = mesh or dict.fromkeys(self.axes or ("world",), 1)
+            names = [*(names or ()), *run_dry(self, step, model, tuple(args), sizes).used]
         return check(self, model, names)

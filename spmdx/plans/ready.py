@@ -22,6 +22,11 @@ def tensor_parallel(axis: str, dims: Mapping[str, int], residual: str = "residua
     """Parameters divided within a layer: pattern of path to the dimension that is divided. Columns before rows, as in
     "Megatron-LM" (Shoeybi et al., 2019): a step sums what the model names "residual" forward, and the gradient of what
     it names "normed" backward: two all-reduces of activations a layer each way."""
+    if not isinstance(dims, Mapping) or not all(isinstance(d, int) and not isinstance(d, bool) for d in dims.values()):
+        raise ArgumentError(
+            f"tensor parallelism takes a dict of patterns to the dimension that is divided; got {dims!r}.",
+            f'tensor_parallel({axis!r}, {{"blocks.*.up": 1, "blocks.*.down": 0}})',
+        )
     whole = {axis: Replicate()}
     params = {pattern: {axis: Shard(dim)} for pattern, dim in dims.items()}
     return Plan(params, names={residual: whole, normed: whole})
@@ -82,9 +87,11 @@ def parse(words: str, dims: Mapping[str, int] | None = None, data: str = "data",
     Raises:
         ArgumentError: another word.
     """
+    if not isinstance(words, str):
+        raise ArgumentError(f"ready plans are told by their words; got {words!r}.", 'parse("megatron+zero3", dims)')
     ready = {
         "dp": data_parallel(data),
-        "megatron": tensor_parallel(model, dims or {}),
+        "megatron": tensor_parallel(model, {} if dims is None else dims),
         "sp": sequence_parallel(model),
         "zero1": zero1(data),
         "zero2": zero2(data),

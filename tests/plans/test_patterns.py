@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 
 import spmdx as sx
 from spmdx import nn
 from spmdx.errors import MeshError, PlacementError
-from spmdx.plans import Plan, Spread, data_parallel, zero3
+from spmdx.plans import Plan, Spread, data_parallel, parse, tensor_parallel, zero3
 
 MESH = sx.make_mesh({"data": 2, "model": 3}, device="sim")
 WHOLE, ROWS, COLUMNS = sx.Replicate(), sx.Shard(0), sx.Shard(1)
@@ -94,3 +95,64 @@ def test_a_dimension_that_is_not_there() -> None:
 def test_ready_plans_name_their_axes() -> None:
     assert (data_parallel("x") | zero3("y")).axes == ("y", "x")
     assert "names: batch" in repr(data_parallel())
+
+
+# A model that is run dry
+
+
+def misspelt(params: object, x: sx.Array) -> sx.Array:
+    """A loss that names a value "residul", and a block."""
+    h = sx.name(lambda p, x: x @ p["w"], "block")(params, sx.name(x, "batch"))
+    return sx.sum(sx.name(h, "residul"))
+
+
+@pytest.mark.parametrize("mesh", [None, {"data": 8, "model": 2}])
+def test_check_of_a_step_that_is_run_dry(mesh: dict[str, int] | None) -> None:
+    """Without a rank or a block: a misspelt name is one that no pattern matches, and its pattern matches nothing."""
+    plan = zero3("data") | tensor_parallel("model", {"w": 1})
+    model = {"w": nn.Param((2**20, 2**20))}
+    x = nn.Param((2**20, 2**20))
+    with sx.debug.trace() as trace:
+        table = plan.check(model, step=sx.value_and_grad(misspelt), args=[x], mesh=mesh)
+    assert not trace
+    assert sorted(table.nothing) == ["normed", "outer", "residual"]
+    assert table.unnamed == ("residul",)
+    assert "1 names that no pattern matches: residul" in str(table)
+    assert [row.paths for row in table if row.pattern in ("batch", "block")] == [("batch",), ("block",)]
+
+
+def test_check_says_that_names_take_a_run() -> None:
+    plan = Plan(names={"residual": {"model": WHOLE}})
+    assert "1 patterns of names, which only a run tells: check(model, step=step" in str(plan.check({}))
+    assert plan.check({}, step=lambda params: None).nothing == ("residual",)
+    assert "NOTHING" in str(plan.check({}, step=lambda params: None))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "line"),
+    [
+        (lambda: Plan({3: {"data": ROWS}}), r'sx\.Plan\(\{"blocks'),
+        (lambda: Plan(["w"]), r'sx\.Plan\(\{"blocks'),
+        (lambda: Plan(names="w"), r'sx\.Plan\(\{"blocks'),
+        (lambda: Plan({"w": {0: ROWS}}), r"\{'w': \{\"model\": sx\.Shard"),
+        (lambda: Plan({"w": ROWS}), r"\{'w': \{\"model\": sx\.Shard"),
+        (lambda: Plan({"w": {"data": 0}}), r"\{'w': \{\"model\": sx\.Shard"),
+        (lambda: Plan({re.compile("w"): None}), r"\{'w': \{\"model\": sx\.Shard"),
+        (lambda: Plan() | {"w": {}}, r"plan \| sx\.Plan\(\{'w'"),
+        (lambda: {} | Plan(), r"sx\.Plan\(\{\}\) \| plan"),
+        (lambda: Plan() | None, r"plan \| sx\.Plan\("),
+        (lambda: zero3().on(3).__enter__(), r"plan\.on\(sx\.make_mesh\(\{'data': -1\}\)\)"),
+        (lambda: Plan().on({"data": 1}).__enter__(), r"plan\.on\(sx\.make_mesh\(\{'data': 1\}\)\)"),
+        (lambda: tensor_parallel("model", ["w"]), r"tensor_parallel\('model', "),
+        (lambda: tensor_parallel("model", {"w": ROWS}), r"tensor_parallel\('model', "),
+        (lambda: tensor_parallel("model", {3: 1}), r'sx\.Plan\(\{"blocks'),
+        (lambda: data_parallel(3), r"\{'batch': \{\"model\": sx\.Shard"),
+        (lambda: parse(3), 'parse\\("megatron'),
+        (lambda: parse("megatron", ["w"]), r"tensor_parallel\('model', "),
+        (lambda: Plan().estimate(3, {}, mesh={"data": 1}), "sx.value_and_grad"),
+        (lambda: Plan().estimate(len, {}, mesh=3), 'mesh=\\{"data": 16\\}'),
+    ],
+)
+def test_what_is_no_plan_says_what_to_write(wrong: Any, line: str) -> None:
+    with pytest.raises(sx.SpmdxError, match=rf"(?s)\n  Write .*{line}"):
+        wrong()
