@@ -157,7 +157,9 @@ def _tensor(entry: Any, base: int, pair: bool) -> Tensor:
             raise ValueError(short(entry))
     if not all(type(n) is int and n >= 0 for n in shape) or start < 0:
         raise ValueError(short(entry))
-    np.broadcast_to(np.zeros((), dtype), shape)  # a ValueError where no array has so many dimensions or elements
+    np.broadcast_to(
+        np.zeros((), dtype), shape[:-1] if pair else shape
+    )  # a ValueError where no array has so many dimensions or elements
     if stop - start != math.prod(shape) * dtype.itemsize:
         raise ValueError(f"{[start, stop]} for {word} {shape}")
     if pair:
@@ -192,7 +194,9 @@ def write(fd: int, tensor: Tensor, block: Any, pieces: Pieces) -> None:
             k -= 1
         for index in np.ndindex(piece.shape[:k]):
             first = [s.start + i for s, i in zip(whole, index)] + [s.start for s in whole[k:]]
-            offset = int(np.ravel_multi_index(first, tensor.shape)) if tensor.shape else 0
+            offset = 0
+            for i, n in zip(first, tensor.shape):
+                offset = offset * n + i
             _put(fd, piece[index].reshape(-1).view(np.uint8), tensor.start + offset * tensor.dtype.itemsize)
 
 

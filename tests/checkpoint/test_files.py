@@ -137,6 +137,14 @@ def test_kinds_of_leaves(tmp_path: Path) -> None:
             checkpoint.load(path, state, **wrong)
 
 
+def test_many_dimensions(tmp_path: Path) -> None:
+    """As many as NumPy has, also where numbers are stored in pairs."""
+    state = {"a": np.ones((1,) * 62 + (2, 3)), "c": np.full((1,) * 64, 1j)}
+    checkpoint.save(tmp_path / "x", state)
+    found = checkpoint.load(tmp_path / "x", state)
+    assert all(np.array_equal(found[n], x) for n, x in state.items())
+
+
 def test_states_that_no_file_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     endless: list[Any] = []
     endless.append(endless)
