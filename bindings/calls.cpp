@@ -3,31 +3,24 @@
 // own way.
 #include "bindings/calls.h"
 
+#include <pybind11/numpy.h>
+
 #include <array>
+#include <utility>
 #include <vector>
 
 #include "bindings/callable.h"
-
-namespace py = pybind11;
+#include "bindings/records.h"
 
 namespace spmdx {
+
+Records records;
+
 namespace {
 
-// What Python says of arrays, once and for ever: their types, and where their slots lie.
-struct Arrays {
-    PyTypeObject *plain = nullptr, *watched = nullptr;
-    Py_ssize_t block = 0, spec = 0, rule = 0, inputs = 0, statics = 0, order = 0;
-    PyObject *state = nullptr, *counter = nullptr;  // the context's record, and the order of making
-    Py_ssize_t depth = 0, saving = 0, dry = 0;      // of that record
-} arrays;
-
-PyObject*& slot(PyObject* x, Py_ssize_t offset) {
-    return *reinterpret_cast<PyObject**>(reinterpret_cast<char*>(x) + offset);
-}
+thread_local std::vector<Call>* notes = nullptr;
 
 void fill(PyObject* x, Py_ssize_t offset, PyObject* value) { slot(x, offset) = Py_NewRef(value); }
-
-bool is_array(PyObject* x) { return Py_TYPE(x) == arrays.plain || Py_TYPE(x) == arrays.watched; }
 
 // One operation as a function of its operands and then its static arguments, all by position.
 struct ShortWay : Callable<4> {
@@ -64,14 +57,14 @@ PyObject* long_way(ShortWay* self, PyObject* const* args, Py_ssize_t count) {
 Object seen(ShortWay* self, PyObject* const* args, Py_ssize_t count) {
     PyObject* found;
     if (count == 1) {
-        found = PyDict_GetItemWithError(self->memo(), slot(args[0], arrays.spec));
+        found = PyDict_GetItemWithError(self->memo(), slot(args[0], records.spec));
     } else {
         const auto key = py::reinterpret_steal<Object>(PyTuple_New(count));
         if (!key) return {};
         for (Py_ssize_t i = 0; i < count; ++i) {
             PyObject* part = args[i];
             if (i < self->operands)
-                part = is_array(part) ? slot(part, arrays.spec) : reinterpret_cast<PyObject*>(Py_TYPE(part));
+                part = is_array(part) ? slot(part, records.spec) : reinterpret_cast<PyObject*>(Py_TYPE(part));
             PyTuple_SET_ITEM(key.ptr(), i, Py_NewRef(part));
         }
         found = PyDict_GetItemWithError(self->memo(), key.ptr());
@@ -80,13 +73,13 @@ Object seen(ShortWay* self, PyObject* const* args, Py_ssize_t count) {
     return py::reinterpret_borrow<Object>(found);
 }
 
-// An array of one of the two types, without its record.
-PyObject* wrapped(PyTypeObject* type, PyObject* block, PyObject* spec) {
-    PyObject* made = type->tp_alloc(type, 0);
-    if (!made) return nullptr;
-    fill(made, arrays.block, block);
-    fill(made, arrays.spec, spec);
-    return made;
+void note(std::vector<Call>& into, PyObject* found, PyObject* const* args, Py_ssize_t operands,
+          PyObject* made) {
+    Call call{
+        py::reinterpret_borrow<Object>(PyTuple_GET_ITEM(found, 0)), {}, py::reinterpret_borrow<Object>(made)};
+    for (Py_ssize_t i = 0; i < operands; ++i)
+        call.operands.push_back(py::reinterpret_borrow<Object>(args[i]));
+    into.push_back(std::move(call));
 }
 
 PyObject* call(PyObject* callable, PyObject* const* args, size_t flags, PyObject* keywords) {
@@ -103,16 +96,16 @@ PyObject* call(PyObject* callable, PyObject* const* args, size_t flags, PyObject
             continue;
         }
         any = true;
-        all = all && slot(args[i], arrays.block) && slot(args[i], arrays.spec);
-        watched = watched || Py_TYPE(args[i]) == arrays.watched;
+        all = all && slot(args[i], records.block) && slot(args[i], records.spec);
+        watched = watched || Py_TYPE(args[i]) == records.watched;
     }
     if (!any || !all) return long_way(self, args, count);
 
     PyObject* state;
-    if (PyContextVar_Get(arrays.state, nullptr, &state) < 0) return nullptr;
-    watched = watched && PyObject_IsTrue(slot(state, arrays.depth)) > 0;
+    if (PyContextVar_Get(records.state, nullptr, &state) < 0) return nullptr;
+    watched = watched && PyObject_IsTrue(slot(state, records.depth)) > 0;
     const bool otherwise =
-        slot(state, arrays.dry) != Py_None || (watched && slot(state, arrays.saving) != Py_None);
+        slot(state, records.dry) != Py_None || (watched && slot(state, records.saving) != Py_None);
     Py_DECREF(state);
     if (otherwise) return long_way(self, args, count);
     const Object found = seen(self, args, count);
@@ -122,7 +115,7 @@ PyObject* call(PyObject* callable, PyObject* const* args, size_t flags, PyObject
     std::vector<PyObject*> many(size_t(operands) > few.size() ? size_t(operands) : 0);
     PyObject** const blocks = many.empty() ? few.data() : many.data();
     for (Py_ssize_t i = 0; i < operands; ++i)
-        blocks[i] = is_array(args[i]) ? slot(args[i], arrays.block) : args[i];
+        blocks[i] = is_array(args[i]) ? slot(args[i], records.block) : args[i];
     const auto block = py::reinterpret_steal<Object>(
         PyObject_Vectorcall(PyTuple_GET_ITEM(found.ptr(), 0), blocks, size_t(operands), nullptr));
     if (!block) {
@@ -131,56 +124,80 @@ PyObject* call(PyObject* callable, PyObject* const* args, size_t flags, PyObject
         return long_way(self, args, count);
     }
     PyObject* const spec = PyTuple_GET_ITEM(found.ptr(), 1);
-    if (!watched) return wrapped(arrays.plain, block.ptr(), spec);
-    Object made = py::reinterpret_steal<Object>(wrapped(arrays.watched, block.ptr(), spec));
+    if (!watched) {
+        PyObject* const made = wrapped(records.array, block.ptr(), spec);
+        if (made && notes) note(*notes, found.ptr(), args, operands, made);
+        return made;
+    }
+    Object made = py::reinterpret_steal<Object>(wrapped(records.watched, block.ptr(), spec));
     if (!made) return nullptr;
-    fill(made.ptr(), arrays.rule, self->operation());
-    fill(made.ptr(), arrays.statics, PyTuple_GET_ITEM(found.ptr(), 2));
-    slot(made.ptr(), arrays.inputs) = tuple_of(args, operands).release().ptr();
-    slot(made.ptr(), arrays.order) = PyIter_Next(arrays.counter);
-    return slot(made.ptr(), arrays.inputs) && slot(made.ptr(), arrays.order) ? made.release().ptr() : nullptr;
+    fill(made.ptr(), records.rule, self->operation());
+    fill(made.ptr(), records.statics, PyTuple_GET_ITEM(found.ptr(), 2));
+    slot(made.ptr(), records.inputs) = tuple_of(args, operands).release().ptr();
+    slot(made.ptr(), records.order) = PyIter_Next(records.counter);
+    return slot(made.ptr(), records.inputs) && slot(made.ptr(), records.order) ? made.release().ptr()
+                                                                               : nullptr;
 }
 
 Object short_way(const Object& operation, const py::dict& memo, Py_ssize_t operands, const py::tuple& names,
                  const Object& otherwise) {
-    if (!arrays.plain) throw py::value_error("tell_arrays comes first");
+    if (!records.array) throw py::value_error("tell_arrays comes first");
     auto [made, self] = make_callable<ShortWay>(type, &call, {operation, memo, names, otherwise});
     self->operands = operands;
     return made;
 }
 
-Py_ssize_t offset(const py::handle& type, const char* name) {
+void tell_arrays(const py::type& plain, const py::type& watched, const Object& state, const py::type& record,
+                 const Object& counter, const py::type& spec) {
+    records.block = offset_of(plain, "_block");
+    records.spec = offset_of(plain, "spec");
+    records.rule = offset_of(watched, "rule");
+    records.inputs = offset_of(watched, "inputs");
+    records.statics = offset_of(watched, "static");
+    records.order = offset_of(watched, "order");
+    records.depth = offset_of(record, "depth");
+    records.saving = offset_of(record, "saving");
+    records.dry = offset_of(record, "dry");
+    records.rank = offset_of(record, "rank");
+    records.dtype = offset_of(spec, "dtype");
+    records.mesh = offset_of(spec, "mesh");
+    records.state = Object(state).release().ptr();
+    records.counter = Object(counter).release().ptr();
+    records.watched = reinterpret_cast<PyTypeObject*>(Object(watched).release().ptr());
+    records.array = reinterpret_cast<PyTypeObject*>(Object(plain).release().ptr());
+}
+
+}  // namespace
+
+PyObject* wrapped(PyTypeObject* type, PyObject* block, PyObject* spec) {
+    PyObject* made = type->tp_alloc(type, 0);
+    if (!made) return nullptr;
+    fill(made, records.block, block);
+    fill(made, records.spec, spec);
+    return made;
+}
+
+bool is_smooth(PyObject* array) {
+    const char kind =
+        py::reinterpret_borrow<py::dtype>(slot(slot(array, records.spec), records.dtype)).kind();
+    return kind == 'f' || kind == 'c' || kind == 'V';
+}
+
+Py_ssize_t offset_of(py::handle type, const char* name) {
     const Object found = type.attr(name);
     if (!PyObject_TypeCheck(found.ptr(), &PyMemberDescr_Type)) throw py::type_error("not a slot");
     return reinterpret_cast<PyMemberDescrObject*>(found.ptr())->d_member->offset;
 }
 
-void tell_arrays(const py::type& plain, const py::type& watched, const Object& state, const py::type& record,
-                 const Object& counter) {
-    arrays.block = offset(plain, "_block");
-    arrays.spec = offset(plain, "spec");
-    arrays.rule = offset(watched, "rule");
-    arrays.inputs = offset(watched, "inputs");
-    arrays.statics = offset(watched, "static");
-    arrays.order = offset(watched, "order");
-    arrays.depth = offset(record, "depth");
-    arrays.saving = offset(record, "saving");
-    arrays.dry = offset(record, "dry");
-    arrays.state = Object(state).release().ptr();
-    arrays.counter = Object(counter).release().ptr();
-    arrays.watched = reinterpret_cast<PyTypeObject*>(Object(watched).release().ptr());
-    arrays.plain = reinterpret_cast<PyTypeObject*>(Object(plain).release().ptr());
-}
-
-}  // namespace
+std::vector<Call>* note_calls(std::vector<Call>* into) { return std::exchange(notes, into); }
 
 void bind_calls(py::module_& m) {
     type = callable_type<ShortWay>("spmdx._kernels.ShortWay");
-    m.def(
-        "tell_arrays", &tell_arrays, py::arg("plain"), py::arg("watched"), py::arg("state"),
-        py::arg("record"), py::arg("counter"),
-        "The types of arrays, the context variable and the type of its record, and what counts records: read "
-        "by every short way from now on.");
+    m.def("tell_arrays", &tell_arrays, py::arg("plain"), py::arg("watched"), py::arg("state"),
+          py::arg("record"), py::arg("counter"), py::arg("spec"),
+          "The types of arrays, the context variable and the type of its record, what counts records, and "
+          "the type of specs: read "
+          "by every short way from now on.");
     m.def("short_way", &short_way, py::arg("operation"), py::arg("memo"), py::arg("operands"),
           py::arg("names"), py::arg("otherwise"),
           "An operation as a function of its operands and then its static arguments. A call that is in the "

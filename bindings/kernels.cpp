@@ -20,8 +20,10 @@
 #include "bindings/neural.h"
 #include "bindings/parallel.h"
 #include "bindings/products.h"
+#include "bindings/recording.h"
 #include "bindings/residual.h"
 #include "bindings/training.h"
+#include "bindings/walk.h"
 
 namespace py = pybind11;
 using namespace spmdx;
@@ -251,6 +253,8 @@ PYBIND11_MODULE(_kernels, m) {
     bind_products(m);
     bind_residual(m);
     bind_training(m);
+    bind_recording(m);
+    bind_walk(m);
     m.def(
         "own_slot",
         [](const py::array_t<uint64_t>& slot) {

@@ -6,9 +6,8 @@ recorded itself, inner ones are, which is what gradients of gradients need.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import lru_cache, wraps
-from heapq import heappop, heappush
 from operator import index
 from typing import Any
 
@@ -17,77 +16,51 @@ import numpy as np
 from spmdx import context, tree
 from spmdx.array import Array
 from spmdx.errors import ArgumentError, GradientError, ShapeError
+from spmdx.later import arrive
 from spmdx.move import progress
-from spmdx.op import call, registry
+from spmdx.op import Operation, call, registry
 from spmdx.ops.create import full, zeros_like
 from spmdx.ops.elementwise import add
 from spmdx.ops.place import asarray, moved_arrays
 from spmdx.ops.transfer import brought
 from spmdx.plan import plan
+from spmdx.runtime import kernels
 from spmdx.spec import Spec
 from spmdx.tape import Bundle, Rule, Watched, plain
 from spmdx.transforms.batched import Level, level_of, watched
 
 
-def watch(x: Array) -> Watched:
-    """A fresh leaf with the value of ``x``; recorded as coming from x if x itself is watched."""
-    if type(x) is Watched:
-        return Watched(x._block, x.spec, registry["alias"], (x,), {})
-    return Watched(x._block, x.spec, None, (), {})
-
-
 def pull(outputs: Sequence[Any], cotangents: Sequence[Any], leaves: Sequence[Watched]) -> list[Array | None]:
-    """The gradients of the leaves, given those of the outputs; None for a leaf that no output depends on."""
-    held: dict[int, Any] = {}  # cotangents, by the place of their node in the order of making
-    own: set[int] = set()  # those that an operation with `onto` has made, and nothing else has
-    nodes: dict[int, Any] = {}
-    queue: list[int] = []  # places, negated: the latest first
-    wanted = {leaf.order for leaf in leaves}
-    oldest = min(wanted, default=0)
+    """The gradients of the leaves, given those of the outputs; None for a leaf that no output depends on. The compiled
+    module walks the records, the latest first; the rest of this page is what it asks on its way."""
+    return kernels.walk(outputs, cotangents, leaves)  # type: ignore[no-any-return]
 
-    def give(node: Any, g: Any) -> None:
-        order = node.order
-        before = held.get(order)
-        if before is None:
-            held[order] = g
-            if order not in wanted:
-                nodes[order] = node
-                heappush(queue, -order)
-        elif type(node) is Bundle:
-            held[order] = [a if b is None else b if a is None else add(a, b) for a, b in zip(before, g)]
-        else:
-            same = before.spec.mesh is g.spec.mesh
-            held[order] = add(before, g) if same else add(*brought([before, g], [node.spec.mesh] * 2))
 
-    for out, g in zip(outputs, cotangents):
-        if type(out) is Watched and out.order >= oldest and g is not None:
-            give(out, g)
-    while queue:
-        progress()
-        order = -heappop(queue)
-        node, g = nodes.pop(order), held.pop(order)
-        rule = node.rule
-        if rule is None:
-            continue
-        if type(node) is Watched and g.spec.mesh is not node.spec.mesh and not _constants(node.inputs):
-            [g] = brought([g], [node.spec.mesh])
-        for i, x in enumerate(node.inputs):
-            kind = type(x)
-            if ((kind is Watched and x.spec.dtype.kind in "fcV") or kind is Bundle) and x.order >= oldest:
-                if not rule.differentiable and rule.name not in ("alias", "pick"):
-                    raise GradientError(
-                        f"{rule.name} has no gradient.",
-                        f"stop_gradient(x) around its operand {i}, or a custom_vjp",
-                    )
-                onto = rule.onto
-                if onto is not None and x.order in own and onto(held[x.order], i, g, *node.inputs, **node.static):
-                    continue
-                found = rule.gradient(i, g, node, node.inputs, node.static)
-                if found is not None:
-                    give(x, found)
-                    if onto is not None and held[x.order] is found:
-                        own.add(x.order)
-    return [held.get(leaf.order) for leaf in leaves]
+def _joined(node: Any, before: Any, g: Any) -> Any:
+    """The sum of two cotangents of a node."""
+    if type(node) is Bundle:
+        return [a if b is None else b if a is None else add(a, b) for a, b in zip(before, g)]
+    return add(before, g) if before.spec.mesh is g.spec.mesh else add(*brought([before, g], [node.spec.mesh] * 2))
+
+
+def _settled(node: Watched, g: Array) -> Array:
+    """The cotangent on the mesh of its node, unless all that it goes on to are constants."""
+    return g if _constants(node.inputs) else brought([g], [node.spec.mesh])[0]
+
+
+def _gradient(node: Any, i: int, g: Any) -> Any:
+    """The gradient with respect to the operand ``i`` of a node."""
+    rule = node.rule
+    if not rule.differentiable and rule.name not in ("alias", "pick"):
+        raise GradientError(
+            f"{rule.name} has no gradient.", f"stop_gradient(x) around its operand {i}, or a custom_vjp"
+        )
+    return rule.gradient(i, g, node, node.inputs, node.static)
+
+
+kernels.tell_walk(Bundle, Operation, progress, _joined, _settled, _gradient)
+kernels.tell_recording(registry["alias"], context.State)
+context.on_forget(kernels.forget_rules)
 
 
 def _constants(inputs: Sequence[Any]) -> bool:
@@ -95,25 +68,21 @@ def _constants(inputs: Sequence[Any]) -> bool:
     return not any(isinstance(x, Bundle) or (isinstance(x, Array) and not x.spec.replicated) for x in inputs)
 
 
-def _run(
-    function: Callable[..., Any], leaves: list[Any], treedef: tree.TreeDef, tell: Callable[[Any], None] | None = None
-) -> tuple[Any, list[Watched]]:
-    """Run a function of a tuple of arguments with its leaves watched, of which somebody may be told."""
-    watched = [watch(x) for x in leaves]
-    if tell is not None:
-        tell(watched)
-    args = tree.unflatten(treedef, list(watched))
-    with context.use(depth=context.get().depth + 1):
-        return function(*args), watched
-
-
 class PullBack:
     """From cotangents of a function's value to the gradients of its primals: all the way, or in two steps. ``nested``:
     inside another gradient, where a running plan has no say."""
 
-    def __init__(self, value: Any, watched: Any, leaves: list[Array], treedef: tree.TreeDef, nested: bool) -> None:
-        self.outputs, self.out_def = tree.flatten(value)
+    __slots__ = ("leaves", "nested", "out_def", "outputs", "treedef", "watched")
+
+    def __init__(self, watched: list[Watched], leaves: list[Array], treedef: tree.TreeDef, nested: bool) -> None:
         self.watched, self.leaves, self.treedef, self.nested = watched, leaves, treedef, nested
+        self.outputs: list[Any] = []
+        self.out_def: Any = None
+
+    def of(self, value: Any) -> Any:
+        """What takes cotangents of ``value``."""
+        self.outputs, self.out_def = tree.flatten(value)
+        return self
 
     def __call__(self, cotangents: Any) -> Any:
         """The gradients, each at home: in the placement of its primal."""
@@ -132,12 +101,34 @@ class PullBack:
 
     def at_home(self, found: list[Array | None]) -> Any:
         """These gradients, or sums of such, brought home in as few messages as they need."""
-        places = [home(x.spec) for x in self.leaves]
         running = context.get().plan
+        if running is None or self.nested:
+            for g, x in zip(found, self.leaves):
+                if g is None or g.spec is not x.spec or g.spec.partial:
+                    break
+            else:
+                return tree.unflatten(self.treedef, found)
+        places = [home(x.spec) for x in self.leaves]
         if running is not None and not self.nested:
             places = running.homes(lambda: [p.partition(".")[2] for p in tree.paths_of(self.treedef)], places)
             running.end()
         return tree.unflatten(self.treedef, _at_home(found, self.leaves, places))
+
+
+def _recorded(function: Callable[..., Any], primals: tuple[Any, ...]) -> tuple[Any, PullBack]:
+    """What a function of these arguments returns, whose leaves are watched, and what takes gradients back to them."""
+    leaves, treedef = tree.flatten(primals)
+    state = context.get()
+    nested, running = state.depth > 0, state.plan
+    watched = kernels.watch(leaves)
+    if watched is None:
+        leaves = [_checked(x) for x in leaves]
+        arrive(leaves)
+        watched = kernels.watch(leaves)
+    if running is not None and not nested:
+        running.begin(watched)
+    result = kernels.deeper(function, *tree.unflatten(treedef, watched))
+    return result, PullBack(watched, leaves, treedef, nested)
 
 
 def vjp(function: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
@@ -149,14 +140,12 @@ def vjp(function: Callable[..., Any], *primals: Any, has_aux: bool = False) -> A
     """
     if context.get().batch:
         return _of_each_example(context.get().batch[-1], function, primals, has_aux)
-    leaves, treedef = tree.flatten(primals)
-    leaves = [_checked(x) for x in leaves]
-    nested, running = context.get().depth > 0, context.get().plan
-    result, watched = _run(function, leaves, treedef, None if nested or running is None else running.begin)
+    result, pull_back = _recorded(function, primals)
     value, aux = result if has_aux else (result, None)
-    pull_back = PullBack(value, watched, leaves, treedef, nested)
-    value = value if nested else plain(value) if isinstance(value, Array) else tree.map(plain, value)
-    return (value, pull_back, aux if nested else tree.map(plain, aux)) if has_aux else (value, pull_back)
+    pull_back.of(value)
+    if not pull_back.nested:
+        value, aux = tree.map(plain, value), tree.map(plain, aux)
+    return (value, pull_back, aux) if has_aux else (value, pull_back)
 
 
 def _of_each_example(level: Level, function: Callable[..., Any], primals: tuple[Any, ...], has_aux: bool) -> Any:
@@ -190,9 +179,11 @@ def value_and_grad(
         GradientError: the value is not a real scalar, or a leaf is not of a floating dtype.
     """
 
+    asked = argnums if isinstance(argnums, Hashable) else tuple(argnums)
+
     @wraps(function)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
-        numbers = which(argnums, len(args))
+        numbers = which(asked, len(args))
 
         def chosen(*some: Any) -> Any:
             full_args = list(args)
@@ -200,12 +191,16 @@ def value_and_grad(
                 full_args[i] = x
             return function(*full_args, **kwargs)
 
-        result = vjp(chosen, *(args[i] for i in numbers), has_aux=has_aux)
-        value, pull_back = result[:2]
-        scalar(value)
-        grads = pull_back(one_like(value))
+        primals = tuple([args[i] for i in numbers])
+        if has_aux or context.get().batch:
+            value, pull_back, *aux = vjp(chosen, *primals, has_aux=has_aux)
+            grads = pull_back(one_like(value))
+        else:
+            value, pull_back = _recorded(chosen, primals)
+            grads = pull_back.at_home(pull([value], [one_like(value)], pull_back.watched))
+            value, aux = value if pull_back.nested else plain(value), []
         grads = grads[0] if one(argnums) else grads
-        return ((value, result[2]) if has_aux else value), grads
+        return ((value, *aux) if has_aux else value), grads
 
     return wrapped
 
@@ -215,7 +210,8 @@ def one(argnums: Any) -> bool:
     return hasattr(argnums, "__index__")
 
 
-def which(argnums: int | Sequence[int], count: int) -> tuple[int, ...]:
+@lru_cache(maxsize=256)
+def which(argnums: int | tuple[int, ...], count: int) -> tuple[int, ...]:
     """The numbers of the arguments that ``argnums`` names, of a call that has so many."""
     try:
         numbers = tuple(map(index, [argnums] if one(argnums) else argnums))  # type: ignore[arg-type]
@@ -224,6 +220,8 @@ def which(argnums: int | Sequence[int], count: int) -> tuple[int, ...]:
     for i in numbers:
         if not -count <= i < count:
             raise ArgumentError(f"argnums={argnums} needs argument {i}; there are {count}.", f"argnums below {count}")
+    if len({i % count for i in numbers}) < len(numbers):
+        raise ArgumentError(f"argnums={argnums} names an argument twice.", "each argument once")
     return tuple(i % count for i in numbers)
 
 
@@ -244,22 +242,24 @@ def stop_gradient(x: Any) -> Any:
     return tree.map(plain, x)
 
 
-def scalar(value: Any) -> None:
-    """Raise a GradientError for a value that is no loss."""
-    if not isinstance(value, Array) or value.shape != () or value.dtype.kind not in "fV":
-        shown = f"a {value.dtype.name} array of shape {value.shape}" if isinstance(value, Array) else repr(type(value))
-        raise GradientError(f"grad needs a function with a real scalar value; this one gave {shown}.", "loss.sum()")
-
-
-def one_like(value: Array) -> Array:
+def one_like(value: Any) -> Array:
+    """The cotangent of a loss: 1. Raises a GradientError for a value that is none."""
     if type(value) in (Array, Watched) and type(value._block) is np.ndarray:
-        return _one(home(value.spec))
+        return _one(value.spec)
+    _is_loss(value.spec if isinstance(value, Array) else type(value))
     return full((), 1, dtype=value.dtype, mesh=value.mesh)
 
 
 @lru_cache(maxsize=256)
 def _one(spec: Spec) -> Array:
-    return Array(np.ones((), spec.dtype), spec)
+    _is_loss(spec)
+    return Array(np.ones((), spec.dtype), home(spec))
+
+
+def _is_loss(spec: Any) -> None:
+    if not isinstance(spec, Spec) or spec.shape != () or spec.dtype.kind not in "fV":
+        shown = f"a {spec.dtype.name} array of shape {spec.shape}" if isinstance(spec, Spec) else repr(spec)
+        raise GradientError(f"grad needs a function with a real scalar value; this one gave {shown}.", "loss.sum()")
 
 
 def _checked(leaf: Any) -> Array:

@@ -51,6 +51,8 @@ class Operation:
         self.gradients: tuple[Callable[..., Any], ...] | None = None
         self.gradient_of_each: Callable[..., Any] | None = None
         self.differentiable = False  # until a gradient rule is registered
+        # Its gradient rules call operations alone, by specs and not by values: what they call may be remembered.
+        self.pure = False
         # onto(before, i, g, *operands, **static): adds the gradient with respect to operand i to one that this
         # operation has made before, in its place, and says whether it could.
         self.onto: Callable[..., bool] | None = None
@@ -63,12 +65,12 @@ class Operation:
     def vjp(self, *rules: Callable[..., Any]) -> Any:
         """Register gradient rules, one for each array operand: ``rule(g, out, *operands, **static)``. One rule used
         as a decorator on an operation with one operand reads well too."""
-        self.gradients, self.differentiable = rules, True
+        self.gradients, self.differentiable, self.pure = rules, True, all(map(_is_ours, rules))
         return rules[0]
 
     def vjp_each(self, rule: Callable[..., Any]) -> Any:
         """Register one gradient rule for any number of operands: ``rule(i, g, out, *operands, **static)``."""
-        self.gradient_of_each, self.differentiable = rule, True
+        self.gradient_of_each, self.differentiable, self.pure = rule, True, _is_ours(rule)
         return rule
 
     def gradient(self, i: int, g: Any, out: Any, inputs: tuple[Any, ...], static: Mapping[str, Any]) -> Any:
@@ -111,6 +113,10 @@ class Operation:
                 if not found.spec.mesh.divided:
                     self.memo[key if len(key) != 1 else key[0]] = (found.run, found.spec, found.static)
         return found
+
+
+def _is_ours(rule: Callable[..., Any]) -> bool:
+    return getattr(rule, "__module__", "").startswith("spmdx.ops.")
 
 
 def _forget() -> None:

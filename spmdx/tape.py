@@ -39,7 +39,7 @@ class Watched(Array):
         self.order = next(_order)
 
 
-kernels.tell_arrays(Array, Watched, context.variable, context.State, _order)
+kernels.tell_arrays(Array, Watched, context.variable, context.State, _order, Spec)
 
 
 class Rule:

@@ -256,7 +256,9 @@ def template(x: Array) -> Array:
 @lru_cache(maxsize=4096)
 def _zeros(spec: Spec, rank: int) -> Array:
     """The template of arrays on the host, as this rank sees it: made once, for it is never written to."""
-    return _stand_in(spec)
+    made = _stand_in(spec)
+    kernels.keep_constant(made)
+    return made
 
 
 def _stand_in(spec: Spec) -> Array:

@@ -31,10 +31,13 @@ try:
         add_rows,
         attend,
         carrier,
+        deeper,
         end_together,
         farewell_at_end,
+        forget_rules,
         instruction_set,
         instruction_sets,
+        keep_constant,
         map_arena,
         matmul,
         open_arena,
@@ -53,9 +56,13 @@ try:
         take_own,
         take_shared,
         tell_arrays,
+        tell_recording,
+        tell_walk,
         threads,
         threefry,
         use_blas,
+        walk,
+        watch,
     )
 except ImportError as error:
     raise ImportError(

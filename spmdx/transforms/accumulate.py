@@ -7,7 +7,7 @@ from typing import Any
 
 from spmdx import tree
 from spmdx.array import Array
-from spmdx.autodiff import PullBack, one_like, scalar, vjp
+from spmdx.autodiff import PullBack, one_like, vjp
 from spmdx.errors import ArgumentError
 from spmdx.ops.elementwise import add, multiply
 
@@ -33,7 +33,6 @@ def accumulate(function: Callable[..., Any]) -> Callable[[Any, Iterable[Any]], t
         for batch in batches:
             args = batch if isinstance(batch, tuple) else (batch,)
             found, last = vjp(lambda p, args=args: function(p, *args), params)
-            scalar(found)
             arisen = last.apart(one_like(found)) if isinstance(last, PullBack) else tree.leaves(last(one_like(found)))
             value = found if value is None else add(value, found)
             grads = arisen if grads is None else [_sum(a, b) for a, b in zip(grads, arisen)]

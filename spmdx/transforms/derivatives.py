@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import wraps
 from typing import Any
 
@@ -114,7 +114,7 @@ def _jacobian(
 ) -> Callable[..., Any]:
     @wraps(function)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
-        numbers = which(argnums, len(args))
+        numbers = which(argnums if isinstance(argnums, Hashable) else tuple(argnums), len(args))
 
         def chosen(*some: Any) -> Any:
             full = list(args)
