@@ -60,8 +60,8 @@ PyObject* block_of(PyObject* array) { return slot(array, records.block); }
 constexpr size_t most_inputs = 4, most_slots = 24, most_rules = 4096;
 constexpr int most_tries = 3;  // a rule's own calls take the short way from their second time on
 
-// What a rule's calls depend on: the rank, if threads are ranks; the rule, which operand it is for, static arguments, specs, and numbers to
-// the last bit. All else is an address, of what the Remembered keeps alive.
+// What a rule's calls depend on: the rank, if threads are ranks; the rule, which operand it is for, static
+// arguments, specs, and numbers to the last bit. All else is an address, of what the Remembered keeps alive.
 struct Key {
     std::array<uint64_t, 6 + 2 * most_inputs> words{};
     size_t count = 0;
@@ -246,8 +246,8 @@ struct Notes {
 
 bool is_true(const Object& x) { return PyObject_IsTrue(x.ptr()) > 0; }
 
-// The gradient with respect to operand i, or None; and whether a later one can be added in its place. Without a
-// rank no rule is made again.
+// The gradient with respect to operand i, or None; and whether a later one can be added in its place. Without
+// a rank no rule is made again.
 std::pair<Object, bool> gradient(const Node& node, Py_ssize_t i, PyObject* g, PyObject* rank) {
     const auto by_python = [&] {
         const auto number = py::reinterpret_steal<Object>(PyLong_FromSsize_t(i));

@@ -8,7 +8,7 @@ half: whole products up to 25,000 combinations, beyond these all pairs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import law
@@ -23,6 +23,8 @@ from spmdx import autodiff
 from spmdx.array import Array
 from spmdx.mesh import Mesh
 from spmdx.ops.place import asarray
+from spmdx.placement import Shard
+from spmdx.runtime import kernels
 
 MESHES = ((2,), (3,), (2, 2))
 OPS = ("sum", "max")  # what inputs are Partial in
@@ -104,6 +106,27 @@ def test_gradients_are_derivatives(case: Case) -> None:
         assert (g.shape, g.dtype) == (x.shape, x.dtype), f"the gradient of input {i} is {g.dtype}{list(g.shape)}"
         if step and x.dtype in (np.float64, np.complex128):
             compare(g, differences(case, i, cotangents, step), close, f"gradient of input {i} of {case.name}")
+
+
+@each_case
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_rules_made_again_are_the_rules(case: Case, ranks: int) -> None:
+    """Exact. What is remembered of a rule's calls holds for other values of the same specs."""
+    mesh = simulated(ranks)
+    there = everywhere(weights(expected(case)), mesh)
+
+    def found(turn: Callable[[Any], Any]) -> list[Any]:
+        given = [
+            asarray(turn(x), mesh=mesh, placement={mesh.axis_names[0]: Shard(0)} if x.ndim else {}) for x in case.inputs
+        ]
+        return [g._block for g in gradients(case, given, there)]
+
+    for _ in range(3):
+        found(lambda x: x)
+    again = found(np.flip)
+    kernels.forget_rules()
+    for blocks, want in zip(again, found(np.flip)):
+        assert [b.tobytes() for b in blocks] == [b.tobytes() for b in want]
 
 
 def check_gradients(case: Case, sizes: tuple[int, ...], combinations: Iterable[Chosen]) -> None:
