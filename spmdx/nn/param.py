@@ -17,7 +17,7 @@ from spmdx import context, tree
 from spmdx.array import Array
 from spmdx.decide import default_mesh
 from spmdx.dtypes import checked
-from spmdx.errors import ArgumentError
+from spmdx.errors import ArgumentError, DtypeError
 from spmdx.mesh import Mesh
 from spmdx.ops.axes import sizes_of
 from spmdx.ops.create import full
@@ -67,12 +67,21 @@ def init(params: Any, key: Key, plan: Any = None, mesh: Mesh | None = None, dtyp
     Communicates nothing.
     """
     mesh = mesh or default_mesh()
+    if not isinstance(mesh, Mesh) or (plan is not None and not hasattr(plan, "placement")):
+        raise ArgumentError(
+            f"nn.init takes a plan and a mesh; got plan={plan!r} and mesh={mesh!r}.",
+            "nn.init(params, key, plan, sx.make_mesh({...}))",
+        )
     plan = context.get().plan if plan is None else plan
     leaves, treedef = tree.flatten(params)
+    paths = tree.paths(params)
+    if len(set(paths)) < len(paths):  # they would have one key, and the same values
+        twice = next(p for p in paths if paths.count(p) > 1)
+        raise ArgumentError(f"two leaves of the tree have the path {twice!r}.", "keys without dots in them")
     with context.use(mesh=mesh):
         made = [
             _made(leaf, path, key, plan, mesh, dtype) if isinstance(leaf, Param) else leaf
-            for leaf, path in zip(leaves, tree.paths(params))
+            for leaf, path in zip(leaves, paths)
         ]
     return tree.unflatten(treedef, made)
 
@@ -82,7 +91,19 @@ def _made(param: Param, path: str, key: Key, plan: Any, mesh: Mesh, dtype: Any) 
     placement = None if plan is None else plan.placement(path, param.shape)
     if not callable(param.init):
         return full(param.shape, param.init, dtype=kind, mesh=mesh, placement=placement)
-    made = param.init(path_key(key, path), param.shape, dtype=kind, mesh=mesh, placement=placement)
+    given: Any = key
+    if not isinstance(given, Key):
+        seed = given if isinstance(given, int) else 0
+        raise DtypeError(
+            f"parameters are drawn with a key; got {type(given).__name__} {given!r}.",
+            f"nn.init(params, sx.random.key({seed}))",
+        )
+    made: Any = param.init(path_key(key, path), param.shape, dtype=kind, mesh=mesh, placement=placement)
+    if not isinstance(made, Array):
+        raise DtypeError(
+            f"the init of {path!r} made a {type(made).__name__}, not an Array.",
+            "init=sx.random.normal, or init=0.0 for a number in all elements",
+        )
     if tuple(made.shape) != param.shape:
         raise ArgumentError(
             f"the init of {path!r} made shape {tuple(made.shape)}, not {param.shape}.", "an init that keeps the shape"

@@ -8,10 +8,16 @@ The gradient of a cast is a cast back, so gradients and optimizer state are the 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from functools import wraps
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from spmdx import tree
 from spmdx.array import Array
+from spmdx.autodiff import value_and_grad
+from spmdx.errors import DtypeError, ShapeError
 from spmdx.mesh import Mesh
 from spmdx.ops import elementwise as e
 from spmdx.ops.create import full
@@ -43,21 +49,64 @@ class LossScale(NamedTuple):
     """A scale for the loss that adapts (Micikevicius and others, "Mixed precision training", 2018). Pure: ``adjust``
     returns a new one.
 
-        scaled, grads = sx.value_and_grad(lambda p: scale.scale(loss(p)))(params)
-        grads, finite = scale.unscale(grads), nn.all_finite(grads)
-        params, scale = nn.select(finite, optim.apply_updates(params, updates), params), scale.adjust(finite)
+        value, grads, finite = scale.value_and_grad(loss)(params, batch)
+        updates, after = optimizer.update(grads, state, params)
+        params, state = nn.select(finite, (optim.apply_updates(params, updates), after), (params, state))
+        scale = scale.adjust(finite)
     """
 
     value: Array
     good_steps: Array
 
+    def value_and_grad(
+        self, function: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False
+    ) -> Callable[..., Any]:
+        """A function that gives the loss, its gradient, found by way of the scaled loss, and whether that is finite.
+
+        Args:
+            function, argnums, has_aux: as :func:`spmdx.value_and_grad`'s.
+
+        A scale that is too great overflows, which is what it is to find out: there are no warnings of it. Gradients
+        are then NaN everywhere, from which an optimizer makes NaN without warnings of its own.
+        """
+
+        def scaled(*args: Any, **kwargs: Any) -> Any:
+            found = function(*args, **kwargs)
+            loss = found[0] if has_aux else found
+            return self.scale(loss), found
+
+        @wraps(function)
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            with expected():
+                (_, found), grads = value_and_grad(scaled, argnums, has_aux=True)(*args, **kwargs)
+                finite = all_finite(grads)
+                by = self._replace(value=e.where(finite, self.value, np.float32(np.nan)))
+                return found, by.unscale(grads), finite
+
+        return wrapped
+
     def scale(self, loss: Array) -> Array:
         """The loss to differentiate."""
-        return loss * self.value.astype(loss.dtype)
+        given: Any = loss
+        if not isinstance(given, Array) or given.dtype.kind not in "fV":
+            what = f"{given.dtype.name} array" if isinstance(given, Array) else type(given).__name__
+            raise DtypeError(
+                f"the loss that is scaled is a floating-point Array; got a {what}.", "scale.scale(sx.mean(errors))"
+            )
+        with expected():
+            return loss * self.value.astype(loss.dtype)
 
     def unscale(self, grads: Any) -> Any:
         """The gradients of the loss itself, exact where the scale is a power of two, in float32 at least."""
-        return tree.map(lambda g: _wide(g) / self.value.astype(_wide(g).dtype), grads)
+        leaves, treedef = tree.flatten(grads)
+        for path, g in zip(tree.paths_of(treedef), leaves):
+            if not isinstance(g, Array):
+                raise DtypeError(
+                    f"gradients are Arrays; {path or 'this one'} is a {type(g).__name__}.",
+                    "scale.unscale(sx.grad(lambda p: scale.scale(loss(p)))(params))",
+                )
+        with expected():
+            return tree.map(lambda g: _wide(g) / self.value.astype(_wide(g).dtype), grads)
 
     def adjust(self, finite: Array, interval: int = 2000) -> LossScale:
         """Halved, not below 1, after a step that was not finite; doubled after ``interval`` good steps in a row."""
@@ -66,6 +115,11 @@ class LossScale(NamedTuple):
         more = e.minimum(self.value, GREATEST / 2) * 2  # an infinity would never come down again
         value = e.where(finite, e.where(grown, more, self.value), e.maximum(self.value / 2, 1))
         return LossScale(value, e.where(grown, 0, steps))
+
+
+def expected() -> Any:
+    """Around code in which a scale may turn out to be too great: overflows, and what comes of them, are no news."""
+    return np.errstate(over="ignore", invalid="ignore")
 
 
 def _wide(g: Array) -> Array:
@@ -77,9 +131,20 @@ def loss_scale(initial: float = 2.0**15, mesh: Mesh | None = None) -> LossScale:
     return LossScale(full((), initial, dtype="float32", mesh=mesh), full((), 0, dtype="int64", mesh=mesh))
 
 
-def select(condition: Array, a: Any, b: Any) -> Any:
+def select(condition: Any, a: Any, b: Any) -> Any:
     """Pytree ``a`` where the 0-d condition is True, else ``b``: to leave out a step that was not finite."""
-    return tree.map(lambda x, y: e.where(condition, x, y), a, b)
+    if np.ndim(condition) if not isinstance(condition, Array) else condition.ndim:
+        raise ShapeError("select takes one condition for all arrays.", "nn.select(nn.all_finite(grads), a, b)")
+    leaves, treedef = tree.flatten(a)
+    others = tree.match(b, treedef, "the tree in the other case")
+    for path, x, y in zip(tree.paths_of(treedef), leaves, others):
+        if getattr(x, "shape", ()) != getattr(y, "shape", ()):
+            raise ShapeError(
+                f"{path or 'this one'} has shape {getattr(x, 'shape', ())}, and {getattr(y, 'shape', ())} in the other "
+                "case.",
+                "nn.select(condition, a, b) of trees with the same shapes",
+            )
+    return tree.unflatten(treedef, [e.where(condition, x, y) for x, y in zip(leaves, others)])
 
 
 __all__ = ["LossScale", "all_finite", "cast", "loss_scale", "select"]
