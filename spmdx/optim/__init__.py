@@ -9,8 +9,10 @@ from spmdx.optim.muon import muon, orthogonal, scale_by_muon
 from spmdx.optim.schedules import (
     constant_schedule,
     cosine_decay_schedule,
+    exponential_decay,
     join_schedules,
     linear_schedule,
+    piecewise_constant_schedule,
     warmup_cosine_decay_schedule,
 )
 from spmdx.optim.steps import (
@@ -18,8 +20,11 @@ from spmdx.optim.steps import (
     clip,
     clip_by_global_norm,
     global_norm,
+    identity,
+    masked,
     scale,
     scale_by_learning_rate,
+    set_to_zero,
 )
 
 __all__ = [
@@ -36,17 +41,22 @@ __all__ = [
     "clip_by_global_norm",
     "constant_schedule",
     "cosine_decay_schedule",
+    "exponential_decay",
     "global_norm",
+    "identity",
     "join_schedules",
     "linear_schedule",
     "lion",
+    "masked",
     "momentum",
     "muon",
     "orthogonal",
     "partition",
+    "piecewise_constant_schedule",
     "scale",
     "scale_by_learning_rate",
     "scale_by_muon",
+    "set_to_zero",
     "sgd",
     "warmup_cosine_decay_schedule",
 ]

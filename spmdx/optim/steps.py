@@ -8,6 +8,7 @@ from spmdx import tree
 from spmdx.array import Array
 from spmdx.errors import ArgumentError
 from spmdx.ops import elementwise as e
+from spmdx.ops.create import zeros_like
 from spmdx.ops.neural import settled
 from spmdx.ops.update import _mix, _square_sum
 from spmdx.optim.base import (
@@ -24,9 +25,35 @@ from spmdx.optim.base import (
     needed,
     none_taken,
     own,
+    partition,
     rate_at,
     stateless,
 )
+
+
+def identity() -> GradientTransformation:
+    """Nothing: gradients as they are."""
+    return stateless(lambda grads, params: grads)
+
+
+def set_to_zero() -> GradientTransformation:
+    """Updates of 0, which leave parameters as they are: for those of :func:`partition` that are not trained."""
+    return stateless(lambda grads, params: each(zeros_like, grads))
+
+
+def masked(inner: GradientTransformation, mask: Mask) -> GradientTransformation:
+    """A step for some parameters alone; the gradients of the others pass.
+
+    Args:
+        inner: the step, which keeps state for those parameters alone.
+        mask: which they are: a pytree of bools, or a function of params that returns one, as :func:`by_path`'s.
+    """
+
+    def labels(params: Any) -> Any:
+        treedef = tree.flatten(params)[1]
+        return tree.unflatten(treedef, ["inner" if yes else "others" for yes in chosen(mask, params)])
+
+    return partition({"inner": inner, "others": identity()}, labels)
 
 
 def scale(factor: float) -> GradientTransformation:
@@ -94,4 +121,14 @@ def clip(most: float) -> GradientTransformation:
     return stateless(lambda grads, params: each(lambda g: e.clip(g, -most, most), grads))
 
 
-__all__ = ["add_decayed_weights", "clip", "clip_by_global_norm", "global_norm", "scale", "scale_by_learning_rate"]
+__all__ = [
+    "add_decayed_weights",
+    "clip",
+    "clip_by_global_norm",
+    "global_norm",
+    "identity",
+    "masked",
+    "scale",
+    "scale_by_learning_rate",
+    "set_to_zero",
+]

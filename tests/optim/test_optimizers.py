@@ -213,6 +213,12 @@ def test_schedules(step: int) -> None:
         optim.linear_schedule(1.0, 5.0, 10): 1 + 4 * min(step / 10, 1),
         optim.cosine_decay_schedule(2.0, 10, 0.5): cosine(2.0, 10, 0.5, step),
         optim.warmup_cosine_decay_schedule(2.0, 4, 12, end=0.2): warm,
+        optim.exponential_decay(2.0, 3, 0.5): 2 * 0.5 ** (step / 3),
+        optim.exponential_decay(2.0, 3, 0.5, staircase=True): 2 * 0.5 ** (step // 3),
+        optim.exponential_decay(2.0, 3, 0.5, end=0.3): max(2 * 0.5 ** (step / 3), 0.3),
+        optim.exponential_decay(1.0, 3, 2.0, end=3.0): min(2 ** (step / 3), 3),
+        optim.piecewise_constant_schedule(2.0, {3: 0.5, 7: 0.1}): 2.0 if step < 3 else 1.0 if step < 7 else 0.1,
+        optim.piecewise_constant_schedule(2.0, {}): 2.0,
     }
     for schedule, want in found.items():
         assert abs(float(schedule(step)) - want) < 1e-14
@@ -238,6 +244,27 @@ def test_a_mask_says_what_decays() -> None:
     plain, all_of_them = optim.adam(1e-2), optim.adamw(1e-2, weight_decay=0.5)
     got, without, whole = (o.update(grads, o.init(params), params)[0] for o in (decays, plain, all_of_them))
     close(got, tree.map(lambda yes, a, b: (b if yes else a).numpy(), mask, without, whole), 0.0)
+
+
+def test_a_step_for_some_parameters() -> None:
+    """Exact: the others' gradients pass, or are set to 0; state is kept for those alone."""
+    params, grads = put(drawn(0), "first"), put(drawn(1), "first")
+    some = optim.by_path({"weight": True, "deep.*": True}, False)
+    step = optim.masked(optim.chain(optim.momentum(0.5), optim.scale(2.0)), some)
+    state = step.init(params)
+    assert {x.shape for x in tree.leaves(state)} == {SHAPES["weight"], (3, 4, 5)}
+    updates, _ = step.update(grads, state, params)
+    close(
+        updates,
+        {k: tree.map(lambda x, k=k: x * (2 if k in ("weight", "deep") else 1), v) for k, v in drawn(1).items()},
+        0.0,
+    )
+    frozen = optim.partition(
+        {"train": optim.identity(), "keep": optim.set_to_zero()}, optim.by_path({"*": "keep", "tall": "train"})
+    )
+    updates, _ = frozen.update(grads, frozen.init(params), params)
+    assert [x.spec for x in tree.leaves(updates)] == [p.spec for p in tree.leaves(params)]
+    close(updates, {k: tree.map(lambda x, k=k: x * (k == "tall"), v) for k, v in drawn(1).items()}, 0.0)
 
 
 def test_partition_names_an_unknown_label() -> None:
@@ -278,3 +305,11 @@ def test_other_gradients_than_parameters_say_so(name: str) -> None:
 def test_schedules_are_joined_at_one_boundary_less() -> None:
     with pytest.raises(sx.errors.ArgumentError, match="2 schedules are joined at 2 boundaries"):
         optim.join_schedules([optim.constant_schedule(1.0)] * 2, [2, 3])
+
+
+def test_decays_that_are_none() -> None:
+    for wrong in (lambda: optim.exponential_decay(1.0, 0, 0.5), lambda: optim.exponential_decay(1.0, 10, 0.0)):
+        with pytest.raises(sx.errors.ArgumentError, match=r"\n  Write optim\.exponential_decay\(1e-3"):
+            wrong()
+    with pytest.raises(sx.errors.ArgumentError, match=r"dict of step to factor; got \[3\]"):
+        optim.piecewise_constant_schedule(1.0, [3])  # type: ignore[arg-type]
