@@ -24,7 +24,7 @@ from spmdx.spec import Spec
 Rate = float | Callable[[Array], Any]  # a learning rate, or a schedule: a function of the number of steps taken
 Mask = Any  # a pytree of bools, or a function of params that returns one
 State = TypeVar("State")
-SPEC, SHAPE = attrgetter("spec"), attrgetter("spec.shape")
+SPEC, SHAPE, DTYPE = attrgetter("spec"), attrgetter("spec.shape"), attrgetter("spec.dtype")
 
 
 class GradientTransformation(NamedTuple):
@@ -84,22 +84,23 @@ def apply_updates(params: Any, updates: Any) -> Any:
     leaves, treedef = flat(params)
     sums = [p + u for p, u in zip(leaves, beside(updates, leaves, treedef, "update", "parameter"))]
     if not all(map(is_, map(SPEC, sums), map(SPEC, leaves))):
-        kept = [_as_kind(s, p, i, treedef) for i, (p, s) in enumerate(zip(leaves, sums))]
-        sums = moved(kept, [p.spec for p in leaves])
+        for pair in set(zip(map(DTYPE, sums), map(DTYPE, leaves))):
+            _as_kind(*pair, sums, leaves, treedef)
+        sums = [s if s.spec is p.spec else s.astype(p.spec.dtype) for p, s in zip(leaves, sums)]
+        if not all(map(is_, map(SPEC, sums), map(SPEC, leaves))):
+            sums = moved(sums, [p.spec for p in leaves])
     return tree.unflatten(treedef, sums)
 
 
-def _as_kind(x: Array, p: Array, i: int, treedef: tree.TreeDef) -> Array:
-    """A parameter's new value in its dtype, unless that is of another kind, such as an integer's of a float."""
-    if x.dtype is p.dtype:
-        return x
-    if x.dtype.kind != p.dtype.kind and not {x.dtype.kind, p.dtype.kind} <= REAL:
+def _as_kind(found: Any, kept: Any, sums: list[Array], leaves: list[Array], treedef: tree.TreeDef) -> None:
+    """An error where new values would be cast to a dtype of another kind, such as floats to integers."""
+    if found.kind != kept.kind and not {found.kind, kept.kind} <= REAL:
+        i = next(i for i, (x, p) in enumerate(zip(sums, leaves)) if (x.dtype, p.dtype) == (found, kept))
         raise DtypeError(
-            f"the parameter {tree.paths_of(treedef)[i] or 'itself'} is {p.dtype.name} and would be {x.dtype.name} with "
-            "its update added.",
+            f"the parameter {tree.paths_of(treedef)[i] or 'itself'} is {kept.name} and would be {found.name} with its "
+            "update added.",
             "x.astype(float) for a parameter that is to move; what is not to be trained outside of params",
         )
-    return x.astype(p.dtype)
 
 
 def partition(transforms: dict[str, GradientTransformation], labels: Any) -> GradientTransformation:
