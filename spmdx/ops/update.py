@@ -7,7 +7,9 @@ from typing import Any
 import numpy as np
 
 from spmdx.op import op
+from spmdx.ops import elementwise as e
 from spmdx.ops.axes import names
+from spmdx.ops.fit import fit
 from spmdx.ops.neural import activate, wide
 from spmdx.ops.pointwise import FLOATS, pointwise
 from spmdx.runtime import memory
@@ -44,3 +46,6 @@ def _square_sum(xp: Any, x: Any) -> Any:
     if flat.dtype.kind not in "fc":
         flat = flat.astype(np.float64)
     return xp.vdot(flat, flat).real
+
+
+_square_sum.vjp(lambda g, out, x: fit(2 * g * (e.conj(x) if x.dtype.kind == "c" else x), x))

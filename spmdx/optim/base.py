@@ -4,7 +4,7 @@ params)`` gives updates and the next state. States lie where their parameters li
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import repeat
 from operator import attrgetter, eq, is_
 from typing import Any, NamedTuple, TypeVar
@@ -50,6 +50,7 @@ class Counted(NamedTuple):
 
 def chain(*steps: GradientTransformation) -> GradientTransformation:
     """One after another: what the first gives is the second's gradient. The state is the tuple of their states."""
+    a_step(*steps, example="optim.chain(optim.clip_by_global_norm(1.0), optim.adamw(1e-3))")
 
     def init(params: Any) -> Any:
         return tuple(step.init(params) for step in steps)
@@ -111,6 +112,9 @@ def partition(transforms: dict[str, GradientTransformation], labels: Any) -> Gra
         labels: the name for every parameter: a pytree of them, or a function of params that returns one.
     """
 
+    example = 'optim.partition({"fast": optim.sgd(0.1), "slow": optim.sgd(0.01)}, labels)'
+    a_step(*(transforms.values() if isinstance(transforms, Mapping) else (None,)), example=example)
+
     def parts(values: Any, params: Any) -> tuple[tree.TreeDef, list[str], dict[str, Any]]:
         leaves, treedef = tree.flatten(values)
         names = tree.leaves(labels(values if params is None else params) if callable(labels) else labels)
@@ -141,6 +145,20 @@ def partition(transforms: dict[str, GradientTransformation], labels: Any) -> Gra
 
 
 # What the optimizers share
+
+
+def a_step(*steps: Any, example: str) -> None:
+    """An error unless these are steps of optimizers."""
+    for step in steps:
+        if not (callable(getattr(step, "init", None)) and callable(getattr(step, "update", None))):
+            raise ArgumentError(f"{step!r} is no step of an optimizer, with init and update.", example)
+
+
+def a_number(value: Any, example: str) -> None:
+    """An error unless this is a number, or a 0-d array."""
+    number = isinstance(value, (int, float, np.number)) and not isinstance(value, bool)
+    if not number and not (isinstance(value, (Array, np.ndarray)) and value.ndim == 0):
+        raise ArgumentError(f"a number is needed; got {value!r}.", example)
 
 
 def flat(values: Any) -> tuple[list[Array], tree.TreeDef]:

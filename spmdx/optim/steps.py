@@ -17,6 +17,7 @@ from spmdx.optim.base import (
     Mask,
     Numbers,
     Rate,
+    a_number,
     beside,
     checked_rate,
     chosen,
@@ -58,6 +59,7 @@ def masked(inner: GradientTransformation, mask: Mask) -> GradientTransformation:
 
 def scale(factor: float) -> GradientTransformation:
     """Everything times a number."""
+    a_number(factor, "optim.scale(0.5)")
     return stateless(lambda grads, params: each(lambda g: g * factor, grads))
 
 
@@ -105,6 +107,7 @@ def global_norm(values: Any) -> Array:
 
 def clip_by_global_norm(most: float) -> GradientTransformation:
     """Gradients scaled down together where their norm is greater (Pascanu, Mikolov and Bengio, 2013)."""
+    a_number(most, "optim.clip_by_global_norm(1.0)")
 
     def update(grads: Any, params: Any) -> Any:
         if not tree.leaves(grads):
@@ -118,6 +121,7 @@ def clip_by_global_norm(most: float) -> GradientTransformation:
 
 def clip(most: float) -> GradientTransformation:
     """Every element clipped to [-most, most]."""
+    a_number(most, "optim.clip(1.0)")
     return stateless(lambda grads, params: each(lambda g: e.clip(g, -most, most), grads))
 
 

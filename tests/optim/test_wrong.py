@@ -107,7 +107,35 @@ def test_rates_that_are_numbers() -> None:
         assert np.array_equal(optimizer.update(X, optimizer.init(X))[0].numpy(), -X.numpy())
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda: optim.chain(1e-3),
+        lambda: optim.chain([optim.sgd(0.1)]),
+        lambda: optim.chain(optim.sgd(0.1), None),
+        lambda: optim.partition(optim.sgd(0.1), {"w": "a"}),
+        lambda: optim.partition({"a": optim.sgd}, {"w": "a"}),
+        lambda: optim.masked(optim.adamw, True),
+        lambda: optim.scale(None),
+        lambda: optim.clip("1"),
+        lambda: optim.clip_by_global_norm(X),
+    ],
+)
+def test_what_is_no_step(wrong: Any) -> None:
+    with pytest.raises(ArgumentError, match=r"(?s)(no step of an optimizer|a number is needed).*\n  Write optim\."):
+        wrong()
+
+
 # Norms
+
+
+def test_the_norm_has_a_gradient() -> None:
+    """Close to 1e-15: x over the norm."""
+    for dtype in ("float32", "float64"):
+        x = X.astype(dtype)
+        found = sx.grad(lambda p: optim.global_norm(p))({"a": x, "b": x * 2})["b"]
+        assert found.dtype == x.dtype
+        assert np.max(np.abs(found.numpy() - (x * 2).numpy() / np.sqrt(5 * 91))) < np.finfo(dtype).eps
 
 
 @pytest.mark.parametrize("dtype", ["int8", "int32", "uint8", "bool", "float16", "float32", "float64", "complex128"])
