@@ -6,6 +6,7 @@
 #include <pybind11/numpy.h>
 
 #include <array>
+#include <chrono>
 #include <utility>
 #include <vector>
 
@@ -19,6 +20,16 @@ Records records;
 namespace {
 
 thread_local std::vector<Call>* notes = nullptr;
+
+// What looks after messages, how often it is called, and how many are on their way in this process.
+PyObject* progress = nullptr;
+std::chrono::duration<double> pause_between{0};
+Py_ssize_t underway = 0;
+
+void tell_progress(const py::object& function, double pause) {
+    progress = py::object(function).release().ptr();
+    pause_between = std::chrono::duration<double>(pause);
+}
 
 void fill(PyObject* x, Py_ssize_t offset, PyObject* value) { slot(x, offset) = Py_NewRef(value); }
 
@@ -99,6 +110,7 @@ PyObject* call(PyObject* callable, PyObject* const* args, size_t flags, PyObject
         all = all && slot(args[i], records.block) && slot(args[i], records.spec);
         watched = watched || Py_TYPE(args[i]) == records.watched;
     }
+    if (!look_after()) return nullptr;
     if (!any || !all) return long_way(self, args, count);
 
     PyObject* state;
@@ -177,6 +189,18 @@ PyObject* wrapped(PyTypeObject* type, PyObject* block, PyObject* spec) {
     return made;
 }
 
+bool look_after() {
+    using Clock = std::chrono::steady_clock;
+    static thread_local Clock::time_point last;
+    if (underway <= 0) return true;
+    const auto now = Clock::now();
+    if (now - last < pause_between) return true;
+    last = now;
+    PyObject* const done = PyObject_CallNoArgs(progress);
+    Py_XDECREF(done);
+    return done != nullptr;
+}
+
 bool is_smooth(PyObject* array) {
     const char kind =
         py::reinterpret_borrow<py::dtype>(slot(slot(array, records.spec), records.dtype)).kind();
@@ -198,6 +222,13 @@ void bind_calls(py::module_& m) {
           "The types of arrays, the context variable and the type of its record, what counts records, and "
           "the type of specs: read "
           "by every short way from now on.");
+    m.def("tell_progress", &tell_progress, py::arg("progress"), py::arg("pause"),
+          "What looks after messages that are on their way: every call of a short way, and every step of a "
+          "walk, "
+          "calls it, at most once in so many seconds.");
+    m.def(
+        "underway", [](Py_ssize_t more) { underway += more; }, py::arg("more"),
+        "So many more messages are on their way in this process.");
     m.def("short_way", &short_way, py::arg("operation"), py::arg("memo"), py::arg("operands"),
           py::arg("names"), py::arg("otherwise"),
           "An operation as a function of its operands and then its static arguments. A call that is in the "

@@ -45,4 +45,8 @@ struct Call {
 // Returns where it did before.
 std::vector<Call>* note_calls(std::vector<Call>* into);
 
+// Messages that are on their way on any rank of this process go on; at no cost where there are none. False
+// with an error set.
+bool look_after();
+
 }  // namespace spmdx

@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <cstring>
 #include <memory>
 #include <unordered_map>
@@ -26,8 +25,7 @@ using Object = py::object;
 struct Ways {
     PyTypeObject *bundle = nullptr, *operation = nullptr;
     Py_ssize_t rule = 0, inputs = 0, statics = 0, order = 0;
-    PyObject* progress = nullptr;  // (): messages that are on their way are looked after
-    PyObject* joined = nullptr;    // (node, before, g): the sum of two cotangents of a node
+    PyObject* joined = nullptr;  // (node, before, g): the sum of two cotangents of a node
     PyObject* settled =
         nullptr;  // (node, g): the cotangent of a node on another mesh, where its rule wants it
     PyObject* gradient = nullptr;  // (node, i, g): the gradient with respect to its operand i, or None
@@ -313,7 +311,7 @@ class Walk {
 
     py::list run() {
         while (!queue_.empty()) {
-            look_after();
+            if (!look_after()) throw py::error_already_set();
             std::pop_heap(queue_.begin(), queue_.end());
             const auto at = held_.find(queue_.back());
             queue_.pop_back();
@@ -341,16 +339,6 @@ class Walk {
     Object rank_;  // null where records are made, or nothing is computed: there no rule is made again
 
     bool matters(int64_t order) const { return order_.empty() ? order >= 0 : order >= order_.front(); }
-
-    // Messages on their way go on, at most as often as they look themselves.
-    static void look_after() {
-        using Clock = std::chrono::steady_clock;
-        static thread_local Clock::time_point last;
-        const auto now = Clock::now();
-        if (now - last < std::chrono::microseconds(100)) return;
-        last = now;
-        called(ways.progress, {});
-    }
 
     void give(PyObject* x, const Object& g) {
         const int64_t order = Node{x}.order();
@@ -400,13 +388,12 @@ py::list walk(const py::sequence& outputs, const py::sequence& cotangents, const
     return Walk(outputs, cotangents, leaves).run();
 }
 
-void tell_walk(const py::type& bundle, const py::type& operation, const Object& progress,
-               const Object& joined, const Object& settled, const Object& gradient) {
+void tell_walk(const py::type& bundle, const py::type& operation, const Object& joined, const Object& settled,
+               const Object& gradient) {
     ways.rule = offset_of(bundle, "rule");
     ways.inputs = offset_of(bundle, "inputs");
     ways.statics = offset_of(bundle, "static");
     ways.order = offset_of(bundle, "order");
-    ways.progress = Object(progress).release().ptr();
     ways.joined = Object(joined).release().ptr();
     ways.settled = Object(settled).release().ptr();
     ways.gradient = Object(gradient).release().ptr();
@@ -417,11 +404,10 @@ void tell_walk(const py::type& bundle, const py::type& operation, const Object& 
 }  // namespace
 
 void bind_walk(py::module_& m) {
-    m.def("tell_walk", &tell_walk, py::arg("bundle"), py::arg("operation"), py::arg("progress"),
-          py::arg("joined"), py::arg("settled"), py::arg("gradient"),
-          "The types of bundles and operations, and what Python does on a walk backwards: progress() "
-          "looks after "
-          "messages, joined(node, before, g) adds two cotangents, settled(node, g) brings one to its node's "
+    m.def("tell_walk", &tell_walk, py::arg("bundle"), py::arg("operation"), py::arg("joined"),
+          py::arg("settled"), py::arg("gradient"),
+          "The types of bundles and operations, and what Python does on a walk backwards: joined(node, "
+          "before, g) adds two cotangents, settled(node, g) brings one to its node's "
           "mesh, gradient(node, i, g) asks a rule.");
     m.def("walk", &walk, py::arg("outputs"), py::arg("cotangents"), py::arg("leaves"),
           "The gradients of the leaves, given those of the outputs; None for a leaf that no output depends "

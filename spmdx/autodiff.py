@@ -17,7 +17,6 @@ from spmdx import context, tree
 from spmdx.array import Array
 from spmdx.errors import ArgumentError, GradientError, ShapeError
 from spmdx.later import arrive
-from spmdx.move import progress
 from spmdx.op import Operation, call, registry
 from spmdx.ops.create import full, zeros_like
 from spmdx.ops.elementwise import add
@@ -58,7 +57,7 @@ def _gradient(node: Any, i: int, g: Any) -> Any:
     return rule.gradient(i, g, node, node.inputs, node.static)
 
 
-kernels.tell_walk(Bundle, Operation, progress, _joined, _settled, _gradient)
+kernels.tell_walk(Bundle, Operation, _joined, _settled, _gradient)
 kernels.tell_recording(registry["alias"], context.State)
 context.on_forget(kernels.forget_rules)
 

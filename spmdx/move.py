@@ -20,7 +20,6 @@ from spmdx.runtime.message import Message
 from spmdx.runtime.message import pack as pack
 from spmdx.runtime.message import unpack as unpack
 from spmdx.runtime.pending import Coming
-from spmdx.runtime.pending import progress as progress
 from spmdx.spec import Spec
 
 PARTS = 2**17  # what the messages that are remembered may list, all together

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from time import perf_counter, sleep
 from typing import Any, Protocol
 
+from spmdx.runtime import kernels
 from spmdx.runtime.message import Block, Message
 from spmdx.runtime.pool import Flat, take
 from spmdx.runtime.reduction import reduce_ordered
@@ -69,6 +70,7 @@ class Pending:
         self._done = False  # and no longer in the order
         self._order = here.going
         self._order.append(self)
+        kernels.underway(1)
         atexit.unregister(finish)  # to come before what ends MPI, which was registered meanwhile
         atexit.register(finish)
 
@@ -76,10 +78,15 @@ class Pending:
         """True if it is done."""
         return self._left is None or self._left[2].test()
 
+    def _next(self) -> Pending:
+        """The oldest, which is none of those on their way any more."""
+        kernels.underway(-1)
+        return self._order.popleft()
+
     def wait(self) -> list[Block]:
         """The blocks, when they have come."""
         while self._left is not None:
-            oldest = self if self._done else self._order.popleft()
+            oldest = self if self._done else self._next()
             if oldest._left is not None:
                 message, sent, request, group = oldest._left
                 request.wait()
@@ -107,7 +114,10 @@ def progress() -> None:
         if now - here.looked > PAUSE:
             here.looked = now
             while here.going and here.going[0].look():
-                here.going.popleft()._done = True
+                here.going[0]._next()._done = True
+
+
+kernels.tell_progress(progress, PAUSE)
 
 
 def finish() -> None:

@@ -72,7 +72,9 @@ TABLE: dict[str, Place] = {
     "runtime/pool.py": Place(2, below=(0,)),
     "runtime/reduction.py": Place(2, ("runtime/memory.py", "runtime/kernels.py", "runtime/pool.py"), below=(0,)),
     "runtime/message.py": Place(2, ("runtime/pool.py", "runtime/memory.py", "runtime/boxes.py"), below=(0,)),
-    "runtime/pending.py": Place(2, ("runtime/message.py", "runtime/reduction.py", "runtime/pool.py"), below=(0,)),
+    "runtime/pending.py": Place(
+        2, ("runtime/message.py", "runtime/kernels.py", "runtime/reduction.py", "runtime/pool.py"), below=(0,)
+    ),
     "runtime/nccl.py": Place(2, (*TRANSPORT, "runtime/gpu.py"), below=(0,)),
     "runtime/comm.py": Place(
         2, ("runtime/message.py", "runtime/pending.py", "runtime/reduction.py", "runtime/pool.py"), below=(0,)
