@@ -13,6 +13,8 @@ from operator import attrgetter
 from threading import RLock
 from typing import TYPE_CHECKING, Any
 
+from spmdx.errors import ContextError
+
 if TYPE_CHECKING:
     from spmdx.mesh import Mesh
 
@@ -83,14 +85,23 @@ class use:  # noqa: N801  # read as a verb
         self.changes = changes
 
     def __enter__(self) -> State:
-        state = State(*_fields(variable.get()))
+        self.before = variable.get()
+        self.state = state = State(*_fields(self.before))
         for name, value in self.changes.items():
             setattr(state, name, value)
-        self.token = variable.set(state)
+        variable.set(state)
         return state
 
     def __exit__(self, *_: object) -> None:
-        variable.reset(self.token)
+        if variable.get() is not self.state:  # a block that began inside has not ended, or that is another thread's
+            for name, value in zip(State.__slots__, _fields(self.before)):
+                setattr(self.state, name, value)  # which the one inside finds when it ends
+            raise ContextError(
+                f"a `with` ({', '.join(self.changes)}) ends in a generator before one that began later, or in another "
+                "thread.",
+                "`with` around the loop over the generator; or close first the one begun last",
+            )
+        variable.set(self.before)
 
 
 def enter(state: State) -> None:

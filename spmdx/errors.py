@@ -73,6 +73,10 @@ class BatchError(SpmdxError, TypeError):
     """Inside vmap: what needs one example's elements."""
 
 
+class ContextError(SpmdxError, RuntimeError):
+    """Blocks of `with` that end out of order, as those in generators can."""
+
+
 class CheckpointError(SpmdxError, ValueError):
     """A file that cannot be written, or does not hold what it should."""
 
