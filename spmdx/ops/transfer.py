@@ -4,7 +4,7 @@ every mesh of their ranks at no cost, and whose gradients come back with no move
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from spmdx import context
@@ -18,7 +18,7 @@ from spmdx.ops.place import moved_arrays, redistribute
 from spmdx.placement import Placement
 from spmdx.plan import plan
 from spmdx.runtime import memory
-from spmdx.spec import Spec, place
+from spmdx.spec import WHOLE, Layout, Spec, place
 from spmdx.tape import Rule, Watched, recording
 
 
@@ -38,6 +38,8 @@ def to(x: Array, mesh: Mesh, placement: Placement | None = None) -> Array:
             f"an array moves between meshes of one real device; got {x.mesh!r} and {mesh!r}.",
             "sx.asarray(x.numpy(), mesh=mesh, placement=placement) to copy it by way of the host",
         )
+    if hasattr(x, "level"):  # inside vmap: the batch goes, in one message
+        return _batched(x, lambda batch: to(batch, mesh, _around(x, place(mesh, x.shape, x.dtype, placement))))
     if x.spec.partial:
         x = redistribute(x, x.spec.replace(partial=()).placement)
     target = place(mesh, x.shape, x.dtype, placement)
@@ -47,6 +49,20 @@ def to(x: Array, mesh: Mesh, placement: Placement | None = None) -> Array:
     if context.get().depth and type(x) is Watched:
         return Watched(block, target, _BACK, (x,), {})
     return Array(block, target)
+
+
+def _batched(x: Any, function: Callable[[Any], Array]) -> Array:
+    """An array inside vmap, with a function of the batch that it holds."""
+    found: Array = type(x)(x.level, function(x.value))
+    return found
+
+
+def _around(x: Any, target: Spec) -> Placement:
+    """Where a batch goes whose examples go to ``target``: it stays divided where that mesh has the axes to spare."""
+    axes = x.value.spec.layouts[0].axes
+    free = [a for a in target.mesh.axis_names if a not in (*target.sharded_axes, *target.partial)]
+    first = Layout(axes) if set(axes) <= set(free) else WHOLE
+    return target.replace(shape=x.value.shape, layouts=(first, *target.layouts)).placement
 
 
 def _transfer(source: Spec, target: Spec, block: Any) -> Any:
@@ -139,7 +155,13 @@ def together(name: str, *arrays: Array) -> list[Array]:
 
 
 def _remeshed(x: Array, mesh: Mesh) -> Array:
-    """A replicated array on a mesh of some of its ranks."""
+    """A replicated array on a mesh of some of its ranks; or, inside vmap, an array that is the same for all ranks but
+    for the batch, which may be divided."""
+    if hasattr(x, "level"):
+        return _batched(x, lambda batch: _remeshed(batch, mesh))
+    if not x.spec.replicated:
+        whole = place(x.spec.mesh, x.shape, x.dtype)
+        [x] = moved_arrays([x], [whole], [plan(x.spec, whole)], "vmap", implied=False)
     block = x._block[:1] * mesh.size if mesh.device == "sim" else x._block if mesh.contains_me() else None
     spec = place(mesh, x.shape, x.dtype)
     return Watched(block, spec, _REMESHED, (x,), {}) if recording() and type(x) is Watched else Array(block, spec)

@@ -126,6 +126,21 @@ def test_pytrees_and_several_arguments() -> None:
         exact(found["z"][1], np.array(0.0))
 
 
+@in_each_world
+def test_leaves_on_two_meshes(mesh: sx.Mesh) -> None:
+    """The gradient of one arises on the other's mesh, whole batches of them at once."""
+    other = sx.Mesh(("other",), (mesh.size,), mesh.ranks, mesh.device)
+    x, b = put(X[0], mesh), put(np.array(2.0), other)
+    f = lambda p: sx.sum(p[0] ** 2) * p[1] ** 2  # noqa: E731  # as JAX's examples have it
+    for transform in (sx.hessian, lambda f: sx.jacrev(sx.grad(f)), lambda f: sx.jacfwd(sx.grad(f))):
+        (xx, xb), (bx, bb) = transform(f)((x, b))
+        close(xx, 8 * np.eye(3))
+        close(xb, 8 * X[0])
+        close(bx, 8 * X[0])
+        close(bb, 2 * np.sum(X[0] ** 2))
+    close(sx.vmap(sx.grad(lambda b, v: f((v, b))), in_axes=(None, 0))(b, put(X, mesh)), 4 * np.sum(X**2, 1))
+
+
 def test_bad_calls_say_so() -> None:
     x = sx.asarray(X)
     with pytest.raises(ArgumentError, match="1 primals and 2 tangents"):
