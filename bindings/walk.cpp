@@ -157,7 +157,7 @@ bool describe(const Node& node, Py_ssize_t i, PyObject* g, PyObject* rank, Key& 
     key.words[key.count++] = uint64_t(i);
     arrays.count = 0;
     const auto take = [&](PyObject* x) {
-        if (block_of(x) == Py_None) return false;
+        if (!block_of(x) || block_of(x) == Py_None) return false;
         for (size_t k = 0; k < arrays.count; ++k)
             if (arrays.each[k] == x) return false;
         arrays.each[arrays.count++] = x;

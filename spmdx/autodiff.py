@@ -15,7 +15,7 @@ import numpy as np
 
 from spmdx import context, tree
 from spmdx.array import Array
-from spmdx.errors import ArgumentError, GradientError, ShapeError
+from spmdx.errors import ArgumentError, BatchError, GradientError, ShapeError
 from spmdx.later import arrive
 from spmdx.op import Operation, call, registry
 from spmdx.ops.create import full, zeros_like
@@ -25,13 +25,20 @@ from spmdx.ops.transfer import brought
 from spmdx.plan import plan
 from spmdx.runtime import kernels
 from spmdx.spec import Spec
-from spmdx.tape import Bundle, Rule, Watched, plain
-from spmdx.transforms.batched import Level, level_of, watched
+from spmdx.tape import Bundle, Watched, now, plain
+from spmdx.transforms.batched import Level, innermost, level_of, sources, watched
+from spmdx.transforms.bundle import bundled
 
 
 def pull(outputs: Sequence[Any], cotangents: Sequence[Any], leaves: Sequence[Watched]) -> list[Array | None]:
     """The gradients of the leaves, given those of the outputs; None for a leaf that no output depends on. The compiled
     module walks the records, the latest first; the rest of this page is what it asks on its way."""
+    if level_of(outputs) is not None:
+        raise BatchError(
+            "a gradient is asked of what depends on an example of a vmap that has ended: it left the mapped function "
+            "otherwise than as its result.",
+            "what is wanted outside into the result, a pytree of arrays",
+        )
     return kernels.walk(outputs, cotangents, leaves)  # type: ignore[no-any-return]
 
 
@@ -125,7 +132,7 @@ def _recorded(function: Callable[..., Any], primals: tuple[Any, ...]) -> tuple[A
         arrive(leaves)
         watched = kernels.watch(leaves)
     if running is not None and not nested:
-        running.begin(watched)
+        running.begin(watched, treedef)
     result = kernels.deeper(function, *tree.unflatten(treedef, watched))
     return result, PullBack(watched, leaves, treedef, nested)
 
@@ -289,45 +296,6 @@ def _at_home(found: list[Array | None], leaves: Sequence[Array], places: Sequenc
     )
 
 
-class _Rule(Rule):
-    """The gradient rule of a bundle: what stands in for an operation where several outputs are recorded at once."""
-
-    def __init__(self, name: str, gradients: Callable[[Any], list[Any]]) -> None:
-        self.name, self.gradients = name, gradients
-        self._last: tuple[Any, list[Any]] | None = None
-
-    def gradient(self, i: int, g: Any, out: Any, inputs: tuple[Any, ...], static: Any) -> Any:
-        if self._last is None or self._last[0] is not g:
-            self._last = g, self.gradients(g)
-        found = self._last[1][i]
-        if i == len(inputs) - 1:
-            self._last = None
-        return found
-
-
-class _Pick(Rule):
-    """The rule of one output of a bundle: its cotangent is one entry of the bundle's list."""
-
-    name = "pick"
-
-    def __init__(self, i: int, n: int) -> None:
-        self.i, self.n = i, n
-
-    def gradient(self, _: int, g: Any, out: Any, inputs: Any, static: Any) -> Any:
-        return [g if k == self.i else None for k in range(self.n)]
-
-
-def bundled(outputs: Sequence[Any], inputs: list[Any], name: str, gradients: Callable[[Any], list[Any]]) -> list[Any]:
-    """Arrays recorded as the outputs of one rule with these inputs."""
-    if not any(type(x) is Watched for x in inputs) or not context.get().depth:
-        return [plain(x) for x in outputs]
-    bundle, n = Bundle(_Rule(name, gradients), tuple(inputs), {}), len(outputs)
-    return [
-        Watched(x._block, x.spec, _Pick(i, n), (bundle,), {}) if isinstance(x, Array) else x
-        for i, x in enumerate(outputs)
-    ]
-
-
 def _filled(given: list[Any], outputs: list[Any]) -> list[Any]:
     return [zeros_like(out) if g is None and isinstance(out, Array) else g for g, out in zip(given, outputs)]
 
@@ -355,21 +323,21 @@ class custom_vjp:  # noqa: N801  # JAX's name, used as a function
                 f"custom_vjp {getattr(self.function, '__name__', '')} has no gradient yet.",
                 "f.defvjp(forward, backward)",
             )
-        leaves = tree.leaves(args)
-        if not context.get().depth or not any(map(watched, leaves)):
+        leaves, state = tree.leaves(args), context.get()
+        if not state.depth:
             return self.function(*args)
+        start = now()
+        if Watched not in set(map(type, leaves)) and not (state.batch and any(map(watched, leaves))):
+            value = self.function(*args)
+            self._alone(tree.leaves(value), leaves, start)
+            return value
         forward, backward = self.forward, self.backward
-        level = level_of(leaves)
-        if level is not None:
-            with level.off():
-                whole = custom_vjp(level.lowered(self.function))
-                whole.defvjp(level.lowered(forward), level.lowered(backward))
-                return tree.map(level.up, whole(*tree.map(level.down, args)))
         made = forward(*args)  # recorded: a second derivative goes through the residuals
         if not isinstance(made, tuple) or len(made) != 2:
             raise GradientError(f"a custom_vjp's forward gave {type(made).__name__}.", "return value, residuals")
         value, residuals = made
         outputs, out_def = tree.flatten(value)
+        self._alone(outputs, leaves, start)
 
         def gradients(g: list[Any]) -> list[Any]:
             back = backward(residuals, tree.unflatten(out_def, _filled(g, outputs)))
@@ -394,6 +362,19 @@ class custom_vjp:  # noqa: N801  # JAX's name, used as a function
             return found
 
         return tree.unflatten(out_def, bundled(outputs, leaves, "custom_vjp", gradients))
+
+    def _alone(self, outputs: list[Any], leaves: list[Any], start: int) -> None:
+        """Raise for outputs that depend on a watched array which is no argument: backward speaks of no other."""
+        own = set(map(id, leaves))
+        if all(type(x) is Array or (type(x) is Watched and own.issuperset(map(id, x.inputs))) for x in outputs):
+            return  # a body of one operation, as those of layers are
+        found = sources(outputs, start)
+        if not {id(x) for x in found} <= {id(innermost(x)) for x in leaves}:
+            raise GradientError(
+                f"custom_vjp {getattr(self.function, '__name__', '')} depends on an array with a gradient that is "
+                "none of its arguments: it closes over it, or gets it in an object that is no pytree.",
+                "an argument for it, and a gradient in what backward returns; or stop_gradient(x)",
+            )
 
 
 __all__ = ["call", "custom_vjp", "grad", "stop_gradient", "value_and_grad", "vjp"]

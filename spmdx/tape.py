@@ -73,4 +73,4 @@ def now() -> int:
 
 def plain(x: Any) -> Any:
     """The array without its record; anything else as it is."""
-    return Array(x._block, x.spec) if isinstance(x, Watched) else getattr(x, "stopped", x)
+    return x if type(x) is Array else Array(x._block, x.spec) if isinstance(x, Watched) else getattr(x, "stopped", x)

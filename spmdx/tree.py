@@ -43,6 +43,12 @@ def leaves(tree: Any) -> list[Any]:
     return optree.tree_leaves(tree)
 
 
+def parts(tree: Any) -> dict[Any, Any] | None:
+    """What a container holds, by key or position, in the order of its leaves; None for a leaf."""
+    nested, treedef = optree.tree_flatten(tree, lambda x: x is not tree)
+    return None if treedef.is_leaf() else dict(zip(treedef.entries(), nested))
+
+
 def paths(tree: Any, is_leaf: IsLeaf = None) -> list[str]:
     """The path of every leaf, keys and positions joined by dots: ``layers.3.attention.qkv``."""
     return list(paths_of(optree.tree_structure(tree, is_leaf)))

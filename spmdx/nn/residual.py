@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from spmdx.array import Array
-from spmdx.autodiff import bundled, vjp
+from spmdx.autodiff import vjp
 from spmdx.errors import ArgumentError, ShapeError
 from spmdx.nn.dropout import prepared
 from spmdx.nn.norm import layer_norm, rms_norm
@@ -17,6 +17,7 @@ from spmdx.ops.together import AddNorm, add_norm_gradients
 from spmdx.ops.together import add_norm as in_one_pass
 from spmdx.random.key import Key
 from spmdx.tape import recording
+from spmdx.transforms.bundle import bundled
 
 EPS = {True: 1e-5, False: 1e-6}  # of layer_norm, of rms_norm
 

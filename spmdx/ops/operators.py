@@ -12,7 +12,7 @@ import numpy as np
 
 from spmdx.array import Array
 from spmdx.decide import SCALARS
-from spmdx.errors import ArgumentError, DtypeError, ImmutableError, MeshError, PlacementError, ShapeError
+from spmdx.errors import ArgumentError, DtypeError, GradientError, ImmutableError, MeshError, PlacementError, ShapeError
 from spmdx.op import Operation, call
 from spmdx.ops import (
     contract,
@@ -75,6 +75,12 @@ def _bool(x: Array) -> bool:
 
 
 def _getattr(x: Array, name: str) -> Any:
+    if name == "_block":  # only plans let blocks go
+        raise GradientError(
+            f"{x.spec!r} is a parameter that a plan gathered for one call of a named function, and let go after it; it "
+            "is used outside of the call, or by the gradient of what left the call otherwise than as its result.",
+            "what is wanted outside into the function's result, a pytree; or use the parameter that it was given",
+        )
     raise missing.no_such_attribute(name)
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from functools import wraps
+from functools import lru_cache, wraps
 from typing import Any, NamedTuple
 from weakref import ref
 
 from spmdx import context, tree
 from spmdx.array import Array
-from spmdx.autodiff import bundled, home
+from spmdx.autodiff import home
+from spmdx.later import Later
 from spmdx.mesh import Mesh
 from spmdx.move import begins
 from spmdx.ops.place import moved_arrays
@@ -18,9 +19,13 @@ from spmdx.plan import plan as steps_between
 from spmdx.plans.placing import Axes, changed, homeward
 from spmdx.plans.plan import Plan
 from spmdx.spec import Spec
-from spmdx.tape import Rule, Watched, plain
-from spmdx.transforms.batched import around, level_of
+from spmdx.tape import Bundle, Rule, Watched, plain
+from spmdx.transforms.batched import Batched, around, innermost, level_of, rewrapped
+from spmdx.transforms.bundle import bundled
 from spmdx.transforms.remat import part
+
+# Leaves of a function's result: arrays, which get a mark, and what holds none.
+MARKED = frozenset([Array, Watched, Batched, Later, int, float, complex, bool, str, bytes])
 
 
 def name(x: Any, label: str) -> Any:
@@ -58,7 +63,7 @@ def _named(function: Callable[..., Any], label: str) -> Callable[..., Any]:
 
 
 class Entered(NamedTuple):
-    """A call of a named function: which leaves its parameters were, None for what was no leaf."""
+    """A call of a named function: which leaves of a gradient its arrays were, None for what was none."""
 
     name: str
     axes: Axes
@@ -79,18 +84,21 @@ class Running:
         self.groups: list[Group] = []  # entered in this gradient
         self.order: list[Entered] = []  # in the one before
         self.leaves: list[Any] = []  # what this gradient is taken of
+        self.places: dict[int, int] = {}  # their numbers, by the ids
+        self.treedef: tree.TreeDef | None = None  # of the tuple of arguments that they are leaves of
         self.ahead: Group | None = None  # gathered before it is entered
 
-    def begin(self, leaves: list[Any]) -> None:
+    def begin(self, leaves: list[Any], treedef: tree.TreeDef) -> None:
         """A gradient of these leaves begins: it will enter the groups that the one before did, if it is a loop's."""
         self.end()
-        self.leaves = leaves
+        self.leaves, self.treedef = leaves, treedef
+        self.places = {id(leaf): n for n, leaf in enumerate(leaves)}
 
     def end(self) -> None:
         """It has ended: what remains of it is the order, and no array."""
         if self.groups:
             self.order = [g.entered for g in self.groups]
-        self.groups, self.leaves, self.ahead = [], [], None
+        self.groups, self.leaves, self.places, self.ahead = [], [], {}, None
 
     def entered(self, group: Group) -> None:
         """Gather the parameters of the group that comes next, while this one computes with its own."""
@@ -100,8 +108,8 @@ class Running:
         if at + 1 < len(self.order) and group.entered == self.order[at] and begins(group.plans):
             name, axes, treedef, numbers = self.order[at + 1]
             if all(n is not None and n < len(self.leaves) for n in numbers):
-                params = tree.unflatten(treedef, [self.leaves[n] for n in numbers if n is not None])
-                self.ahead = Group(self, params, name, axes)
+                arrays = [self.leaves[n] for n in numbers if n is not None]
+                self.ahead = Group(self, arrays, treedef, name, axes)
                 self.ahead.gather()
 
     def placement(self, path: Any, shape: Any) -> Any:
@@ -127,9 +135,10 @@ class Running:
         axes = self.plan.find("gather", label)
         if not axes:
             return None
-        group, ahead = Group(self, params, label, axes), self.ahead
-        if ahead is not None and (ahead.name, ahead.arrays) == (label, group.arrays):
-            return ahead
+        leaves, treedef = tree.flatten(params)
+        group, ahead = Group(self, leaves, treedef, label, axes), self.ahead
+        if ahead is not None and ahead.name == label and [*map(id, ahead.arrays)] == [*map(id, group.arrays)]:
+            group.gathered = ahead.gathered
         return group
 
     def homes(self, paths: Callable[[], Sequence[str]], specs: list[Spec]) -> list[Spec]:
@@ -189,18 +198,34 @@ class Group(Rule):
     """The parameters of one call of a named function: gathered before it, dropped after it, gathered again when the
     gradient comes by; their own gradients go home together."""
 
-    def __init__(self, running: Running, params: Any, label: str, axes: Axes) -> None:
-        self.running, self.name = running, label
-        self.arrays, self.treedef = tree.flatten(params)
-        self.paths = [f"{label}.{path}" for path in tree.paths(params)]
+    def __init__(self, running: Running, leaves: list[Any], treedef: tree.TreeDef, label: str, axes: Axes) -> None:
+        self.running, self.name, self.given = running, label, leaves
+        self.arrays = [x for x in leaves if isinstance(x, Array)]  # numbers and texts stay as they are
         self.targets = [changed(a.spec, axes) for a in self.arrays]
+        # Inside vmap all is done with whole batches: what they are may be asked when no vmap runs any more.
+        self.batched = any(isinstance(a, Batched) for a in self.arrays) if context.get().batch else False
+        if self.batched:
+            lowered = [_lowered(a, t) for a, t in zip(self.arrays, self.targets)]
+            self.arrays, self.targets = [a for a, _ in lowered], [t for _, t in lowered]
         self.plans = _plans(self.arrays, self.targets)
-        places = {id(leaf): n for n, leaf in enumerate(running.leaves)}
-        self.entered = Entered(label, axes, self.treedef, [places.get(id(a)) for a in self.arrays])
+        self.places, self.tree = running.places, running.treedef
+        known = {} if self.batched else self.places
+        numbers = [known.get(id(a)) for a in self.arrays]
+        self.entered = Entered(label, axes, treedef, numbers)
         self.before = running.groups[-1] if running.groups else None
         self.gathered: list[Array] | None = None
         self.made: list[ref[Array]] = []  # what the function got, which records this group
         self.marked = self.dropped = False
+
+    def paths(self) -> list[str]:
+        """Of the arrays, in the tree that the gradient is taken of; of those that come from elsewhere, in the
+        function's own parameters, with its name before."""
+        of_leaves = () if self.tree is None else _paths_of_parameters(self.tree)
+        own = [p for p, x in zip(tree.paths_of(self.entered.treedef), self.given) if isinstance(x, Array)]
+        numbers = self.entered.numbers
+        if None in numbers:
+            numbers = [_number(a, self.places) for a in self.arrays]
+        return [f"{self.name}.{path}" if n is None else of_leaves[n] for path, n in zip(own, numbers)]
 
     def gather(self) -> list[Array]:
         """The whole parameters; they may be on their way."""
@@ -218,22 +243,28 @@ class Group(Rule):
         self.made = [ref(x) for x in made]
         if context.get().depth == 1:
             self.running.entered(self)
-        return tree.unflatten(self.treedef, made)
+        if self.batched or len(made) < len(self.given):
+            rest = iter(made)
+            made = [rewrapped(x, next(rest)) if isinstance(x, Array) else x for x in self.given]
+        return tree.unflatten(self.entered.treedef, made)
 
     def leave(self, out: Any) -> Any:
         """The function's result, with a mark by which the gradient's walk enters the call again."""
         depth = context.get().depth
         if depth != 1 or not any(self.plans):  # a gradient of a gradient comes by more than once: nothing is dropped
             return out
+        if not MARKED.issuperset(map(type, tree.leaves(out))):
+            return out  # an object that may hold arrays, which would get no mark: nothing is dropped
         self.running.held, self.marked = self, True
+        return tree.map(self.kept, out)
 
-        def kept(x: Any) -> Any:
-            """The result in an array of its own: a parameter that is returned keeps its block when it is dropped."""
-            if type(x) is Watched:
-                return Watched(x._block, x.spec, self, (x,), {})
-            return Array(x._block, x.spec) if any(x is made() for made in self.made) else x
-
-        return tree.map(kept, out)
+    def kept(self, x: Any) -> Any:
+        """A result in an array of its own: a parameter that is returned keeps its block when it is dropped."""
+        if type(x) is Watched:
+            return Watched(x._block, x.spec, self, (x,), {})
+        if isinstance(x, Batched):
+            return rewrapped(x, self.kept(innermost(x)))
+        return Array(x._block, x.spec) if any(x is made() for made in self.made) else x
 
     def gradient(self, i: int, g: Any, out: Any, inputs: Any, static: Any) -> Any:
         """The mark's rule: the arrays are needed again; the gradient passes."""
@@ -255,12 +286,36 @@ class Group(Rule):
         if not self.dropped:
             for made, steps in zip(self.made, self.plans):
                 if steps and (x := made()) is not None:
-                    x._block = None
+                    del x._block  # whoever asks for it is told: _getattr of ops/operators.py
             self.dropped = True
 
     def back(self, g: list[Any]) -> list[Any]:
         """The gradients sent home; nothing needs the arrays any more."""
         if self.marked and context.get().depth == 0:
             self.drop()
-        homes = self.running.homes(lambda: self.paths, [home(a.spec) for a in self.arrays])
+        homes = self.running.homes(self.paths, [home(a.spec) for a in self.arrays])
         return _sent(g, homes, self.name)
+
+
+def _lowered(x: Any, target: Spec) -> tuple[Any, Spec]:
+    """What a batched array holds, whatever vmaps it is in, and where that is to go if its examples go to ``target``."""
+    return _lowered(x.value, around(x, target)) if isinstance(x, Batched) else (x, target)
+
+
+@lru_cache(maxsize=64)
+def _paths_of_parameters(treedef: tree.TreeDef) -> list[str]:
+    """The paths of leaves in the arguments that they belong to."""
+    return [path.partition(".")[2] for path in tree.paths_of(treedef)]
+
+
+def _number(x: Any, places: dict[int, int]) -> int | None:
+    """Which leaf this is, or was made of alone, as by a cast or a mask."""
+    while type(x) is Watched:
+        n = places.get(id(x))
+        if n is not None:
+            return n
+        before = [y for y in x.inputs if isinstance(y, (Watched, Bundle))]
+        if len(before) != 1 or getattr(before[0], "shape", None) != x.shape:
+            return None
+        x = before[0]
+    return None

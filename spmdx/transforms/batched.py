@@ -16,7 +16,7 @@ from spmdx.ops.place import moved_arrays
 from spmdx.ops.shape import broadcast_to, moveaxis
 from spmdx.plan import plan
 from spmdx.spec import WHOLE, Layout, Spec
-from spmdx.tape import Watched, plain
+from spmdx.tape import Bundle, Watched, plain
 
 _numbers = count()
 
@@ -181,6 +181,28 @@ def innermost(x: Any) -> Any:
     return innermost(x.value) if isinstance(x, Batched) else x
 
 
+def rewrapped(x: Any, inner: Any) -> Any:
+    """``inner`` in the vmaps that ``x`` is in, in the place of what that holds."""
+    return Batched(x.level, rewrapped(x.value, inner)) if isinstance(x, Batched) else inner
+
+
 def watched(x: Any) -> bool:
     """True if a gradient watches ``x``."""
     return type(innermost(x)) is Watched
+
+
+def sources(outputs: Sequence[Any], start: int) -> list[Watched]:
+    """The watched arrays from before ``start`` that outputs made since depend on."""
+    found: dict[int, Any] = {}
+    seen: set[int] = set()
+    todo = [x for x in map(innermost, outputs) if type(x) is Watched]
+    while todo:
+        node = todo.pop()
+        if id(node) in seen:
+            continue
+        seen.add(id(node))
+        if node.order < start:
+            found[id(node)] = node
+        else:
+            todo += [x for x in node.inputs if type(x) in (Watched, Bundle)]
+    return sorted(found.values(), key=lambda x: int(x.order))

@@ -14,12 +14,13 @@ from typing import Any
 
 from spmdx import context, tree
 from spmdx.array import Array
-from spmdx.autodiff import bundled, pull
+from spmdx.autodiff import pull
 from spmdx.errors import ArgumentError
 from spmdx.spec import Spec
-from spmdx.tape import Bundle, Watched, now
+from spmdx.tape import Watched, now
 from spmdx.transforms.again import Draws
-from spmdx.transforms.batched import innermost, level_of
+from spmdx.transforms.batched import innermost, rewrapped, sources
+from spmdx.transforms.bundle import bundled
 
 Keeps = Callable[[str, Spec, Sequence[str]], bool]  # of an operation's name, its result's spec, and the parts it is in
 Policy = str | Sequence[str] | Keeps
@@ -55,31 +56,26 @@ def remat(function: Callable[..., Any] | None = None, *, policy: Policy = "nothi
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         if not context.get().depth:
             return function(*args, **kwargs)
-        leaves, treedef = tree.flatten(args)
-        level = level_of(leaves)
-        if level is not None:
-            flags = [level.within(x) for x in leaves]
-            with level.off():
-                whole = remat(level.lowered(lambda *args: function(*args, **kwargs), flags), policy=policy)
-                down = [level.down(x, always=False) for x in leaves]
-                return tree.map(level.up, whole(*tree.unflatten(treedef, down)))
-        start = now()
+        # Records know nothing of vmap: what is kept of its arrays, and given back, is what they hold.
+        start, batch = now(), context.get().batch
         first = Saving(keeps, names) if saves else None
         draws = Draws()
         with draws.first(saving=first):
             value = function(*args, **kwargs)
-        outputs, out_def = tree.flatten(value)
-        sources = _sources(outputs, start)
+        leaves, out_def = tree.flatten(value)
+        outputs = list(map(innermost, leaves)) if batch else leaves
+        depends = sources(outputs, start)
         kept = {} if first is None else first.kept
 
         def gradients(g: list[Any]) -> list[Any]:
             again = Saving(keeps, names, kept) if saves else None
-            with draws.second(depth=context.get().depth + 1, saving=again):
-                made = tree.leaves(function(*args, **kwargs))
+            with draws.second(depth=context.get().depth + 1, saving=again, batch=batch):
+                made = list(map(innermost, tree.leaves(function(*args, **kwargs))))
             with_g = [(out, c) for out, c in zip(made, g) if c is not None]
-            return list(pull([out for out, _ in with_g], [c for _, c in with_g], sources))
+            return list(pull([out for out, _ in with_g], [c for _, c in with_g], depends))
 
-        return tree.unflatten(out_def, bundled(outputs, list(sources), "remat", gradients))
+        made = bundled(outputs, list(depends), "remat", gradients)
+        return tree.unflatten(out_def, [rewrapped(x, new) for x, new in zip(leaves, made)] if batch else made)
 
     return wrapped
 
@@ -170,23 +166,6 @@ def part(label: str) -> Callable[[Callable[..., Any]], Any]:
         return marked
 
     return mark
-
-
-def _sources(outputs: list[Any], start: int) -> list[Watched]:
-    """The watched arrays from before ``start`` that outputs made since depend on."""
-    found: dict[int, Any] = {}
-    seen: set[int] = set()
-    todo = [x for x in outputs if type(x) is Watched]
-    while todo:
-        node = todo.pop()
-        if id(node) in seen:
-            continue
-        seen.add(id(node))
-        if node.order < start:
-            found[id(node)] = node
-        else:
-            todo += [x for x in node.inputs if type(x) in (Watched, Bundle)]
-    return sorted(found.values(), key=lambda x: int(x.order))
 
 
 __all__ = ["remat"]

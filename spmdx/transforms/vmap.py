@@ -80,10 +80,12 @@ def _spread(axes: Axes, value: Any, what: str) -> list[int | None]:
     """One entry for every leaf of ``value``, of a tree that may stop earlier."""
     if axes is None or isinstance(axes, int):
         return [axes] * len(tree.leaves(value))
-    if isinstance(axes, (tuple, list)) and isinstance(value, (tuple, list)) and len(axes) == len(value):
-        return [found for a, v in zip(axes, value) for found in _spread(a, v, what)]
-    if isinstance(axes, dict) and isinstance(value, dict) and axes.keys() == value.keys():
-        return [found for key in sorted(value) for found in _spread(axes[key], value[key], what)]
+    parts = tree.parts(value)  # in the order of the leaves, which is not the same for every kind of dict
+    if parts is not None and isinstance(axes, (tuple, list)) and isinstance(value, (tuple, list)):
+        if len(axes) == len(parts):
+            return [found for a, part in zip(axes, parts.values()) for found in _spread(a, part, what)]
+    elif parts is not None and isinstance(axes, dict) and isinstance(value, dict) and axes.keys() == parts.keys():
+        return [found for key, part in parts.items() for found in _spread(axes[key], part, what)]
     raise ArgumentError(
         f"{what}={axes!r} does not fit {type(value).__name__} of {len(tree.leaves(value))} arrays.",
         f"{what}=0, or one entry (a number or None) for each part",

@@ -75,6 +75,55 @@ def kept(wrap: Any) -> int:
     return sx.debug.kept_bytes(lambda x: loss(p, x, wrap=wrap), x)
 
 
+class Box:
+    """No pytree."""
+
+    def __init__(self, x: Any) -> None:
+        self.x = x
+
+
+PRODUCTS: dict[str, Any] = {  # of an example v and a shared w
+    "closed over": lambda wrap, v, w: wrap(lambda: v * w)(),
+    "by keyword": lambda wrap, v, w: wrap(lambda *, a: a * w)(a=v),
+    "in an object": lambda wrap, v, w: wrap(lambda box: box.x * w)(Box(v)),
+    "shared": lambda wrap, v, w: wrap(lambda a: a * v)(w),
+    "example": lambda wrap, v, w: wrap(lambda a: a * w)(v),
+    "nested": lambda wrap, v, w: wrap(lambda: wrap(lambda a: a * v)(w))(),
+    "a vmap inside": lambda wrap, v, w: wrap(lambda: sx.vmap(lambda a, b: wrap(lambda: a * b)())(v, w))(),
+    "a gradient inside": lambda wrap, v, w: wrap(lambda: sx.grad(lambda a: sx.sum(a * v * w) * 1.0)(v))(),
+}
+
+
+def gradients(case: str, wrap: Any) -> list[Any]:
+    """Of examples and of what they share, with vmap outside, inside and twice, and the Jacobian."""
+    x, w = sx.asarray(draw(3, 4)), sx.asarray(draw(4, seed=1))
+
+    def loss(v: Any, w: Any) -> Any:
+        return sx.sum(sx.sin(PRODUCTS[case](wrap, v, w)))
+
+    def batch(x: Any, w: Any) -> Any:
+        return sx.vmap(loss, in_axes=(0, None))(x, w)
+
+    def pairs(x: Any, w: Any) -> Any:
+        return sx.vmap(lambda u: sx.vmap(lambda v: loss(v, u))(x))(sx.stack([w, 2 * w]))
+
+    return [
+        *sx.vmap(sx.grad(loss, argnums=(0, 1)), in_axes=(0, None))(x, w),
+        *sx.grad(lambda x, w: sx.sum(batch(x, w)), argnums=(0, 1))(x, w),
+        *sx.grad(lambda x, w: sx.sum(pairs(x, w)), argnums=(0, 1))(x, w),
+        *sx.jacrev(batch, argnums=(0, 1))(x, w),
+    ]
+
+
+@pytest.mark.parametrize("case", PRODUCTS)
+def test_inside_vmap_gradients_do_not_go_by_arguments(case: str) -> None:
+    want = gradients(case, lambda f: f)
+    assert all(np.any(w.numpy()) for w in want)
+    for policy in ("nothing", ("hidden",), lambda operation, spec, parts: operation == "multiply"):
+        for found, w in zip(gradients(case, sx.remat(policy=policy)), want):
+            close(found, w)
+
+
 def test_each_policy_keeps_what_it_says() -> None:
     outside = kept(sx.remat)  # the input of the second layer and of the sine, and what the sum needs
     hidden, out = N * 12 * 8, N * 8 * 8

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter, OrderedDict
 from functools import partial
 from typing import Any
 
@@ -11,7 +12,7 @@ from worlds import close, draw, exact, in_each_world, placements, put
 
 import spmdx as sx
 from spmdx import nn
-from spmdx.errors import BatchError
+from spmdx.errors import BatchError, GradientError
 
 X, W = draw(4, 3, 5), draw(5, 2, seed=1)
 
@@ -118,6 +119,62 @@ def test_custom_gradients_and_remat() -> None:
     close(total[1], found[1].sum())
 
 
+def test_custom_gradients_that_close_over_an_example() -> None:
+    def scaled(by: Any) -> Any:
+        f = sx.custom_vjp(lambda x: sx.sum(x * by))
+        f.defvjp(lambda x: (sx.sum(x * by), None), lambda kept, g: (10 * g * by,))
+        return f
+
+    w, x = sx.asarray(draw(3)), sx.asarray(draw(4, 3))
+    found = sx.grad(lambda w: sx.sum(sx.vmap(lambda v: scaled(v)(w))(x)))(w)  # only what is closed over is batched
+    close(found, 10 * draw(4, 3).sum(0))
+    close(sx.vmap(sx.grad(lambda w, v: scaled(v)(w)), (None, 0))(w, x), 10 * draw(4, 3))
+
+
+@pytest.mark.parametrize("batched", [False, True])
+@pytest.mark.parametrize("also", [False, True], ids=["alone", "beside an argument"])
+def test_a_custom_gradient_speaks_of_its_arguments(batched: bool, also: bool) -> None:
+    """Of what it closes over, or gets in an object, the gradient would be lost."""
+
+    class Box:
+        def __init__(self, x: Any) -> None:
+            self.x = x
+
+    f = sx.custom_vjp(lambda box, y: box.x * y)
+    f.defvjp(lambda box, y: (box.x * y, None), lambda kept, g: (None, g))
+
+    def loss(x: Any) -> Any:
+        return sx.sum(f(Box(x), 2 * x if also else 2.0))
+
+    with pytest.raises(GradientError, match="none of its arguments"):
+        (sx.vmap if batched else lambda f: f)(sx.grad(loss))(sx.asarray(X))
+
+
+def test_what_leaves_a_vmap_has_no_gradient_outside() -> None:
+    left: list[Any] = []
+
+    def loss(x: Any) -> Any:
+        sx.vmap(lambda v: left.append(v) or v)(x)
+        return sx.sum(left.pop())
+
+    for f in (sx.grad(loss), sx.vmap(sx.grad(loss))):
+        with pytest.raises(BatchError, match="a vmap that has ended"):
+            f(sx.asarray(X))
+
+
+def test_from_one_mesh_to_another() -> None:
+    one, other = (sx.make_mesh({name: -1}) for name in ("one", "other"))
+    x = put(X, one, {"one": sx.Shard(0)})
+    for placement in (None, {"other": sx.Shard(0)}):
+        exact(sx.vmap(lambda v, p=placement: v.to(other, p))(x), X)
+        square = lambda v, p=placement: sx.sum(v.to(other, p) ** 2)  # noqa: E731  # a loss, said once
+        exact(sx.vmap(sx.grad(square))(x), 2 * X)
+        exact(sx.grad(lambda x, f=square: sx.sum(sx.vmap(f)(x)))(x), 2 * X)
+    found = sx.jacrev(lambda v: v.to(other))(x[0, 0])
+    exact(found, np.eye(X.shape[2]))
+    assert found.mesh is one
+
+
 def test_attention_norms_and_losses() -> None:
     q, labels = draw(3, 6, 2, 4), np.arange(18).reshape(3, 6) % 8
 
@@ -160,6 +217,20 @@ def test_redistribute_speaks_of_an_example() -> None:
 def test_what_needs_elements_says_so(call: Any, words: str) -> None:
     with pytest.raises(BatchError, match=words):
         sx.vmap(call)(sx.asarray(X))
+
+
+def test_axes_of_dicts_go_by_keys() -> None:
+    """An OrderedDict has its leaves in its own order, and keys of two kinds have none."""
+    x, shared = sx.asarray(X), sx.asarray(draw(5))
+    for make in (dict, OrderedDict):
+        given = make([("b", x), ("a", shared), (1, None)])
+        for axes in ({"a": None, "b": 0, 1: None}, OrderedDict([(1, None), ("b", 0), ("a", None)])):
+            exact(sx.vmap(lambda p: p["b"] * 2, in_axes=(axes,))(given), X * 2)
+        found = sx.vmap(lambda v, make=make: make(b=v, a=v[0]), out_axes={"a": 0, "b": 1})(x)
+        exact(found["b"], np.moveaxis(X, 0, 1))
+        exact(found["a"], X[:, 0])
+    with pytest.raises(ValueError, match="does not fit Counter"):
+        sx.vmap(lambda x: x, in_axes=({"a": 0},))(Counter(a=1))
 
 
 def test_bad_axes_say_so() -> None:
