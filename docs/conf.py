@@ -32,12 +32,13 @@ highlight_language = "python"
 
 def generate(app: Any) -> None:
     """Write the tables that are made from the library itself."""
+    import scaling
     import tables
 
     folder = HERE / "_generated"
     folder.mkdir(exist_ok=True)
-    for name in ("operations", "reference", "batching"):
-        path, text = folder / f"{name}.txt", getattr(tables, name)()
+    for make in (tables.operations, tables.reference, tables.batching, scaling.scaling):
+        path, text = folder / f"{make.__name__}.txt", make()
         if not path.exists() or path.read_text() != text:
             path.write_text(text)
 

@@ -73,14 +73,15 @@ def two_dimensional(rows: str, columns: str, dims: Mapping[str, int], **names: s
     return tensor_parallel(columns, dims) | zero3(rows, **names)
 
 
-WORDS = ("dp", "megatron", "sp", "zero1", "zero2", "zero3")
+WORDS = ("dp", "megatron", "sp", "zero1", "zero2", "zero3", "2d")
 
 
 def parse(words: str, dims: Mapping[str, int] | None = None, data: str = "data", model: str = "model") -> Plan:
     """The ready plans that a command line asks for, as ``"megatron+sp+zero3"``, combined.
 
     Args:
-        words: of "dp", "megatron", "sp", "zero1", "zero2" and "zero3", joined by +; "" is the plan that says nothing.
+        words: of "dp", "megatron", "sp", "zero1", "zero2", "zero3" and "2d", joined by +; "" is the plan that says
+            nothing. "2d" is :func:`two_dimensional`, its rows along ``data`` and its columns along ``model``.
         dims: what :func:`tensor_parallel` divides.
         data, model: the mesh axes.
 
@@ -89,13 +90,15 @@ def parse(words: str, dims: Mapping[str, int] | None = None, data: str = "data",
     """
     if not isinstance(words, str):
         raise ArgumentError(f"ready plans are told by their words; got {words!r}.", 'parse("megatron+zero3", dims)')
+    dims = {} if dims is None else dims
     ready = {
         "dp": data_parallel(data),
-        "megatron": tensor_parallel(model, {} if dims is None else dims),
+        "megatron": tensor_parallel(model, dims),
         "sp": sequence_parallel(model),
         "zero1": zero1(data),
         "zero2": zero2(data),
         "zero3": zero3(data),
+        "2d": two_dimensional(data, model, dims),
     }
     made = Plan()
     for word in filter(None, words.split("+")):

@@ -12,7 +12,7 @@ from pathlib import Path
 import pages
 import pytest
 
-from spmdx import nn, optim
+from spmdx import nn, optim, plans
 from spmdx.runtime.world import launched
 
 pytestmark = pytest.mark.skipif(launched() is not None, reason="the pages start their own ranks")
@@ -24,6 +24,7 @@ NAMES = [str(page.relative_to(pages.DOCS)) for page in pages.pages()]
 COMMANDS = [(name, *command) for name in NAMES for command in pages.commands((pages.DOCS / name).read_text())]
 
 sys.path[:0] = [str(pages.DOCS), str(pages.ROOT / "tests" / "pure")]
+import scaling  # noqa: E402
 import tables  # noqa: E402
 import test_floors  # noqa: E402
 
@@ -85,6 +86,23 @@ def test_the_reference_is_complete() -> None:
         assert f":: spmdx.{name}\n" in text or f"``{name}``" in text, name
         if callable(value) and str(getattr(value, "__module__", "")).startswith("spmdx"):
             assert inspect.getdoc(value), f"{name} has no docstring"
+
+
+def test_the_table_of_scaling_has_every_ready_plan() -> None:
+    """On all numbers of ranks; the numbers are those of the closed forms, here with the model's own sizes."""
+    head, *rows = scaling.cells()
+    assert head[1:] == ["8 ranks", "64 ranks", "512 ranks", "4,096 ranks"]
+    found = {cells[0].strip("`"): cells[1:] for cells in rows}
+    assert set(plans.WORDS) == {word for words in found for word in words.split("+")}
+    n = 4e-9 * scaling.parameters()  # gigabytes
+    for stage in ("dp", "zero1", "zero2"):
+        assert found[stage] == [f"{2 * n * (p - 1) / p:.2f} along data; {n:.3g}" for p in scaling.RANKS]
+    a = 4e-9 * scaling.SIZES["length"] * scaling.SIZES["width"]
+    loss = 12e-9 * scaling.SIZES["length"]
+    for p, cell in zip(scaling.RANKS, found["megatron"]):
+        sent = 2 * (a * (4 * scaling.SIZES["layers"] + 2) + loss) * (p - 1) / p
+        assert cell.startswith(f"{sent:.2f} along model; ")
+    assert all("along data, " in cell and "along model; " in cell for cell in found["megatron+sp+zero3"])
 
 
 def test_what_lists_its_arguments_lists_them_all() -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from fnmatch import fnmatchcase
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -10,32 +11,139 @@ from tiny_gpt import TINY, gradient, model, plans, tokens
 
 import spmdx as sx
 from spmdx import nn, optim, tree
+from spmdx.plans import two_dimensional
 
-# every parameter divides by 512, so that the closed forms hold without rounding
-WIDE = TINY._replace(vocabulary=512, length=4, width=512, heads=512, kv_heads=512, hidden=512, layers=3)
+# every dimension divides by 4096, so that the closed forms hold without rounding
+WIDE = TINY._replace(
+    vocabulary=4096, length=4096, width=4096, heads=4096, kv_heads=4096, hidden=4096, head_size=1, layers=3
+)
+SHAPES = model.parameters(WIDE)
+LAYERS = WIDE.layers
+RANKS = [8, 64, 512, 4096]
+GRIDS = {8: (4, 2), 64: (8, 8), 512: (64, 8), 4096: (512, 8)}  # ranks along data and model
+SQUARES = {8: (4, 2), 64: (8, 8), 512: (32, 16), 4096: (64, 64)}  # along rows and columns
+ZERO = {"dp": 0, "zero1": 1, "zero2": 2, "zero3": 3}
 
 
-def size(params: Any) -> int:
-    return 4 * nn.count(params)
+def tokens_of(size: int) -> Any:
+    """A batch of the wide model; no memory is behind it."""
+    return np.broadcast_to(np.int64(0), (size, WIDE.length + 1))
 
 
-@pytest.mark.parametrize("p", [8, 64, 512])
-def test_closed_forms(p: int) -> None:
-    shapes = model.parameters(WIDE)
-    batch = np.zeros((p, WIDE.length + 1), np.int64)
-    n, block, outer = size(shapes), size(shapes["blocks"][0]), size(shapes["outer"])
+def estimated(words: str, mesh: dict[str, int], batch: int) -> Any:
+    plan = two_dimensional("rows", "columns", plans.DIMS) if words == "2d" else plans.plan(words)
+    return plan.estimate(gradient(WIDE), SHAPES, tokens_of(batch), mesh=mesh)
 
-    def sent(words: str) -> Any:
-        return plans.plan(words).estimate(gradient(WIDE), shapes, batch, mesh={"data": p})
 
-    share = (p - 1) / p
-    dp, zero1, zero2, zero3 = (sent(words) for words in ("dp", "zero1", "zero2", "zero3"))
-    assert dp.moved == {("data",): 2 * n * share}
-    assert zero1.moved == zero2.moved == {("data",): n * share}  # the gathering of new parameters is the update's
-    # gathered: all forward, all but the last block and what is outside of blocks backward; scattered: all
-    assert zero3.moved == {("data",): (n + (n - block - outer) + n) * share}
-    assert (dp.params, zero1.params, zero3.params) == (n, n, n / p)
-    assert zero3.collectives == {"all_gather": 1 + 3 + 2, "reduce_scatter": 3 + 1}
+class Held(NamedTuple):
+    """Bytes of parameters that a rank has where its neighbours along "model" have other parts of them."""
+
+    all: float
+    block: float  # of them one block's
+    outer: float
+    small: float  # norms, and biases that are added to the residual stream: what sequence parallelism sees a part of
+
+
+def held(m: int) -> Held:
+    """Counted of the shapes: a parameter that tensor parallelism divides counts for 1 / m."""
+
+    def count(chosen: Any) -> float:
+        divided = [any(fnmatchcase(path, pattern) for pattern in plans.DIMS) for path in tree.paths(SHAPES)]
+        sizes = [4 * np.prod(leaf.shape) for leaf in tree.leaves(SHAPES)]
+        each = zip(tree.paths(SHAPES), sizes, divided)
+        return float(sum(size / (m if inside else 1) for path, size, inside in each if chosen(path, inside)))
+
+    return Held(
+        count(lambda path, inside: True),
+        count(lambda path, inside: path.startswith("blocks.0.")),
+        count(lambda path, inside: path.startswith("outer.")),
+        count(lambda path, inside: not inside and "positions" not in path),
+    )
+
+
+def share(p: int) -> float:
+    """What a rank sends to the others of p, of what it reduces or gathers."""
+    return (p - 1) / p
+
+
+def over_data(stage: int, n: Held, d: int) -> float:
+    """Data parallelism and ZeRO, forward and backward. ZeRO-3 gathers all forward, all but the last block and what is
+    outside of blocks backward, and scatters all."""
+    return (2 * n.all, n.all, n.all, 3 * n.all - n.block - n.outer)[stage] * share(d)
+
+
+def over_model(m: int, sequences: int = 1) -> float:
+    """Tensor parallelism: an all-reduce of activations where "residual" is named forward (the embedding, two a block)
+    and "normed" backward (two a block, one before the head); of the loss the maxima, the sums and the picks."""
+    positions = 4 * sequences * WIDE.length
+    return 2 * ((2 * LAYERS + 1) * 2 * positions * WIDE.width + 3 * positions) * share(m)
+
+
+@pytest.mark.parametrize("p", RANKS)
+@pytest.mark.parametrize("words", ZERO)
+def test_along_data(words: str, p: int) -> None:
+    found, n = estimated(words, {"data": p}, p), held(1)
+    assert found.moved == {("data",): over_data(ZERO[words], n, p)}
+    assert found.params == (n.all / p if words == "zero3" else n.all)
+    each = [
+        {"all_reduce": 1},
+        {"reduce_scatter": 1},  # the gathering of new parameters is the update's
+        {"reduce_scatter": LAYERS + 1},
+        {"all_gather": 2 * LAYERS, "reduce_scatter": LAYERS + 1},
+    ]
+    assert found.collectives == each[ZERO[words]]
+
+
+@pytest.mark.parametrize("p", RANKS)
+def test_along_model(p: int) -> None:
+    tensor, sequence, n = estimated("megatron", {"model": p}, 1), estimated("megatron+sp", {"model": p}, 1), held(p)
+    assert tensor.moved == {("model",): over_model(p)}
+    # each all-reduce becomes two halves of it; norms and biases see a part of the sequence: their gradients are summed
+    assert sequence.moved == {("model",): over_model(p) + 2 * n.small * share(p)}
+    assert tensor.params == sequence.params == n.all
+    places = 2 * (2 * LAYERS + 1)
+    assert tensor.collectives == {"all_reduce": places + 2}
+    assert sequence.collectives == {"reduce_scatter": places, "all_gather": places, "all_reduce": 3}
+
+
+@pytest.mark.parametrize("p", RANKS)
+@pytest.mark.parametrize("words", ZERO)
+def test_tensor_parallel_and_data(words: str, p: int) -> None:
+    """What each axis moves, of what the other has left of it: of the batch two sequences."""
+    d, m = GRIDS[p]
+    found, n = estimated(f"megatron+{words}", {"data": d, "model": m}, 2 * d), held(m)
+    assert found.moved == {("data",): over_data(ZERO[words], n, d), ("model",): over_model(m, 2)}
+    assert found.params == (n.all / d if words == "zero3" else n.all)
+
+
+@pytest.mark.parametrize("p", RANKS)
+@pytest.mark.parametrize("words", ZERO)
+def test_sequence_parallel_and_data(words: str, p: int) -> None:
+    """Gradients of norms and biases are summed over both axes: at once, or over "model" what "data" has left."""
+    d, m = GRIDS[p]
+    found, n = estimated(f"megatron+sp+{words}", {"data": d, "model": m}, 2 * d), held(m)
+    expected = {("data",): over_data(ZERO[words], n, d), ("model",): over_model(m, 2)}
+    if words == "dp":
+        expected["data",] -= 2 * n.small * share(d)
+        expected["data", "model"] = 2 * n.small * share(p)
+    else:
+        expected["model",] += 2 * n.small / d * share(m)
+    assert found.moved == expected
+    assert found.params == (n.all / d if words == "zero3" else n.all)
+
+
+@pytest.mark.parametrize("p", RANKS)
+def test_two_dimensional(p: int) -> None:
+    """Panels of parameters along the rows, activations along the columns."""
+    rows, columns = SQUARES[p]
+    found, n = estimated("2d", {"rows": rows, "columns": columns}, rows), held(columns)
+    assert found.moved == {("rows",): over_data(3, n, rows), ("columns",): over_model(columns)}
+    assert found.params == n.all / rows
+    assert found.collectives == {
+        "all_gather": 2 * LAYERS,
+        "reduce_scatter": LAYERS + 1,
+        "all_reduce": 2 * (2 * LAYERS + 1) + 2,
+    }
 
 
 @pytest.mark.parametrize(
@@ -53,10 +161,12 @@ def test_as_the_trace(words: str, axes: dict[str, int]) -> None:
     assert found.params == sum(p.spec.largest_block * 8 for p in tree.leaves(params))
 
 
-@pytest.mark.parametrize(("words", "times"), [("dp", 2), ("zero1", 2), ("zero2", 2)])
-def test_whole_step(words: str, times: int) -> None:
-    """With the update: ZeRO moves what data parallelism moves, for a fraction of the state."""
-    shapes, optimizer = model.parameters(WIDE), optim.adamw(1e-3, weight_decay=0.1)
+@pytest.mark.parametrize("p", RANKS)
+@pytest.mark.parametrize("words", ["dp", "zero1", "zero2", "zero3", "megatron+zero1", "megatron+zero3"])
+def test_whole_step(words: str, p: int) -> None:
+    """With the update: ZeRO-1 and 2 move what data parallelism moves, for a fraction of the state; ZeRO-3 no more than
+    in the gradient."""
+    optimizer = optim.adamw(1e-3, weight_decay=0.1)
 
     def step(params: Any, batch: Any) -> Any:
         state = optimizer.init(params)
@@ -64,5 +174,8 @@ def test_whole_step(words: str, times: int) -> None:
         updates, state = optimizer.update(grads, state, params)
         return optim.apply_updates(params, updates)
 
-    found = plans.plan(words).estimate(step, shapes, np.zeros((8, WIDE.length + 1), np.int64), mesh={"data": 8})
-    assert found.moved == {("data",): times * size(shapes) * 7 / 8}
+    d, m = GRIDS[p] if "megatron" in words else (p, 1)
+    stage, n = ZERO[words.rpartition("+")[2]], held(m)
+    mesh = {"data": d, "model": m} if m > 1 else {"data": d}
+    found = plans.plan(words).estimate(step, SHAPES, tokens_of(d), mesh=mesh)
+    assert found.moved["data",] == over_data(3 if stage == 3 else 0, n, d)

@@ -15,6 +15,7 @@ def test_words_are_the_ready_plans() -> None:
     made = plans.tensor_parallel("m", dims) | plans.sequence_parallel("m") | plans.zero3("d")
     assert found.rules == made.rules
     assert plans.parse("zero1").rules == plans.zero1().rules
+    assert plans.parse("2d", dims).rules == plans.two_dimensional("data", "model", dims).rules
     assert plans.parse("").rules == sx.Plan().rules
 
 
