@@ -18,8 +18,11 @@ from spmdx import nn
 ALONE = (("data", 1), ("model", 1))
 DATA, MODEL = (("data", 2),), (("model", 2),)
 BOTH, FOUR = (("data", 2), ("model", 2)), (("data", 4),)
-QUICK = [("dp", DATA), ("megatron", MODEL), ("megatron+sp", MODEL), ("zero3", DATA)]
-SLOW = [
+PLANS = [
+    ("dp", DATA),
+    ("megatron", MODEL),
+    ("megatron+sp", MODEL),
+    ("zero3", DATA),
     ("zero1", DATA),
     ("zero2", DATA),
     ("dp", FOUR),
@@ -30,7 +33,6 @@ SLOW = [
     ("megatron+sp+zero1", BOTH),
     ("megatron+sp+zero3", BOTH),
 ]
-PLANS = [*QUICK, *(pytest.param(*case, marks=pytest.mark.slow) for case in SLOW)]
 BOUND = {"float64": 1e-10, "float32": 1e-5}
 
 every_run = [

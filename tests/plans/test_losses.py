@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,24 +14,18 @@ import pytest
 from tiny_gpt import TINY, run
 
 import spmdx as sx
+from spmdx.runtime.world import launched
 
 LLAMA = TINY._replace(form="llama", width=16)
 BOUND = {np.float64: 1e-10, np.float32: 1e-5}
 STEPS = 20
-QUICK = [
-    ("dp", {"data": 3}),
-    ("megatron", {"model": 3}),  # 4 heads on 3 ranks: 2, 1, 1
-    ("megatron+sp+dp", {"data": 2, "model": 2}),
-    ("zero1", {"data": 3}),
-    ("zero2", {"data": 2}),
-    ("zero3", {"data": 3}),
-]
 ALL = [
     *((words, {"data": n}) for words in ("dp", "zero1", "zero2", "zero3") for n in (2, 3, 4)),
-    *((words, {"model": n}) for words in ("megatron", "megatron+sp") for n in (2, 3, 4)),
-    *((words, {"data": 2, "model": 2}) for words in ("megatron+dp", "megatron+sp+dp", "megatron+sp+zero3")),
+    *((words, {"model": n}) for words in ("megatron", "megatron+sp") for n in (2, 3, 4)),  # 4 heads on 3: 2, 1, 1
+    *((words, {"data": 2, "model": 2}) for words in ("megatron+dp", "megatron+sp+dp", "megatron+sp+zero3", "2d")),
 ]
-REST = [pytest.param(*case, marks=pytest.mark.slow) for case in ALL if case not in QUICK]
+HERE = Path(__file__).parent
+MPIEXEC = Path(sys.executable).with_name("mpiexec")
 
 
 @cache
@@ -43,12 +41,11 @@ def same(words: str, axes: dict[str, int], dtype: Any, config: Any = TINY) -> No
     assert expected[-1] < 0.9 * expected[0]  # it learns something
 
 
-@pytest.mark.parametrize(("words", "axes"), [*QUICK, *REST], ids=str)
+@pytest.mark.parametrize(("words", "axes"), ALL, ids=str)
 def test_float64(words: str, axes: dict[str, int]) -> None:
     same(words, axes, np.float64)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("words", "axes"), ALL, ids=str)
 def test_float32(words: str, axes: dict[str, int]) -> None:
     same(words, axes, np.float32)
@@ -69,3 +66,18 @@ def test_thread_ranks(words: str) -> None:
     for losses in each:
         assert losses == each[0]  # exact: the same bits on every rank
     np.testing.assert_allclose(each[0], expected, rtol=1e-5, atol=0)
+
+
+@pytest.mark.skipif(not MPIEXEC.exists(), reason="no mpiexec beside this Python: the extra [mpi] is not installed")
+@pytest.mark.skipif(launched() is not None, reason="under a launcher already")
+@pytest.mark.parametrize(("n", "way"), [(2, "shared"), (3, "shared"), (4, "shared"), (2, "sent"), (3, "sent")])
+def test_processes(n: int, way: str) -> None:
+    """On MPI's ranks, which share memory or, as those of several nodes, do not."""
+    path = os.pathsep.join([str(HERE.parents[1]), os.environ.get("PYTHONPATH", "")])
+    far = {"MPIR_CVAR_NOLOCAL": "1"} if way == "sent" else {}
+    command = [str(MPIEXEC), "-n", str(n), sys.executable, str(HERE / "processes.py"), way]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=120, env={**os.environ, "PYTHONPATH": path, **far}, check=False
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    assert int(done.stdout) >= 8  # runs that were compared
