@@ -6,6 +6,7 @@
 #include "cuda/map.h"
 #include "cuda/reduce.h"
 #include "cuda/residual.h"
+#include "cuda/softmax.h"
 
 namespace spmdx {
 
@@ -30,6 +31,8 @@ struct Neural {
     void (*add_norm)(const AddNorm<T>&, uint64_t begin, uint64_t end);
     void (*add_norm_back)(const AddNorm<T>&, T* to_scale, T* to_bias, T* to_added, uint64_t begin,
                           uint64_t end);
+    void (*softmax)(const Softmax<T>&, uint64_t begin, uint64_t end);
+    void (*softmax_back)(const Softmax<T>&, uint64_t begin, uint64_t end);
 };
 
 struct Build {
@@ -71,10 +74,10 @@ void sincos_all(const Angle* in, T* out, uint64_t count) {
 
 template <class T>
 constexpr Neural<T> make_neural() {
-    return {norm_rows<T>,           norm_rows_back<T>, attend<T>,          attend_back<T>, sum_exp_rows<T>,
-            scores_back_rows<T>,    add_rows<T>,       Workspace<T>::need, sum_rows<T>,    bias_gelu_rows<T>,
-            bias_gelu_rows_back<T>, rotate_rows<T>,    add_to_rows<T>,     adam<T>,        add_norm_rows<T>,
-            add_norm_rows_back<T>};
+    return {norm_rows<T>,           norm_rows_back<T>, attend<T>,           attend_back<T>, sum_exp_rows<T>,
+            scores_back_rows<T>,    add_rows<T>,       Workspace<T>::need,  sum_rows<T>,    bias_gelu_rows<T>,
+            bias_gelu_rows_back<T>, rotate_rows<T>,    add_to_rows<T>,      adam<T>,        add_norm_rows<T>,
+            add_norm_rows_back<T>,  softmax_rows<T>,   softmax_rows_back<T>};
 }
 
 constexpr Build make_build(const char* name) {

@@ -1,4 +1,4 @@
-// Python's norms, sums over rows, biases, rotations and Adam: arrays checked, the GIL released, the
+// Python's norms, softmax, sums over rows, biases, rotations and Adam: arrays checked, the GIL released, the
 // work split over threads.
 #include "bindings/training.h"
 
@@ -46,6 +46,24 @@ void run_norm_back(Maybe out, Maybe to_scale, Maybe to_bias, const py::array& x,
     const bool wide = check_rows(x, {&out, &g}, {&to_scale, &to_bias, &scale});
     (wide ? run_norm_back_as<double> : run_norm_back_as<float>)(out, to_scale, to_bias, x, scale, g, eps,
                                                                 centered);
+}
+
+template <class T>
+void run_softmax_as(Maybe& out, const py::array& x, const Maybe& g, bool logarithm) {
+    const Size size = size_of(x);
+    const Softmax<T> rows{size.n, logarithm, data_of<T>(x), data_of<T>(g), room_of<T>(out)};
+    const Neural<T>& use = neural<T>();
+    const auto run = g ? use.softmax_back : use.softmax;
+    py::gil_scoped_release release;
+    parallel(size.rows, grain(size.n), [&](uint64_t begin, uint64_t end) { run(rows, begin, end); });
+}
+void run_softmax(Maybe out, const py::array& x, bool logarithm) {
+    need(bool(out), "no output");
+    (check_rows(x, {&out}, {}) ? run_softmax_as<double> : run_softmax_as<float>)(out, x, {}, logarithm);
+}
+void run_softmax_back(Maybe out, const py::array& y, const Maybe& g, bool logarithm) {
+    need(out && g, "an operand is missing");
+    (check_rows(y, {&out, &g}, {}) ? run_softmax_as<double> : run_softmax_as<float>)(out, y, g, logarithm);
 }
 
 template <class T>
@@ -193,6 +211,10 @@ void bind_training(py::module_& m) {
     m.def("norm_back", &run_norm_back, py::arg("out"), py::arg("to_scale"), py::arg("to_bias"), py::arg("x"),
           py::arg("scale"), py::arg("g"), py::arg("eps"), py::arg("centered"),
           "The gradients of norm with respect to x, scale and bias: those that are given.");
+    m.def("softmax", &run_softmax, py::arg("out"), py::arg("x"), py::arg("logarithm"),
+          "Softmax over the last dimension, or its logarithm.");
+    m.def("softmax_back", &run_softmax_back, py::arg("out"), py::arg("y"), py::arg("g"), py::arg("logarithm"),
+          "The gradient of softmax, or of its logarithm, which has given y.");
     m.def("sum_rows", &run_sum_rows, py::arg("out"), py::arg("x"),
           "The sum over all dimensions but the last.");
     m.def("bias_gelu", &run_bias_gelu, py::arg("out"), py::arg("x"), py::arg("bias"), py::arg("g"),

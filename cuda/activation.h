@@ -82,6 +82,17 @@ SPMDX_FN T gelu_erf_slope(T x) {
     return at.below + (x > most ? most : x < -most ? -most : x) * at.density;
 }
 
+// What passes through softmax to an element (or to a register of them), of which y came out, and through its
+// logarithm: `sum` is that of g y over the row, or that of g.
+template <class F, class T>
+SPMDX_FN F softmax_slope(F g, F y, T sum) {
+    return y * (g - sum);
+}
+template <class F, class T>
+SPMDX_FN F log_softmax_slope(F g, F y, T sum) {
+    return g - exp_or_zero(y) * sum;
+}
+
 // What optimizers do to an element: x a + y b and x a + y**2 b, and Adam's step of the means of g and g**2.
 template <class T>
 SPMDX_FN T mix(T x, T a, T y, T b) {

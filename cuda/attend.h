@@ -69,9 +69,6 @@ struct Workspace {
     static int64_t need(const Attention<T>& a) { return Workspace(a, nullptr).size; }
 };
 
-template <class T>
-constexpr T lane_numbers[side] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-
 // The greatest score of a row of which `seen` are seen; those that are not become -infinity, to the next
 // `side`.
 template <class T>

@@ -3,7 +3,7 @@
 // sets that multiply and add at once, which are the same.
 #pragma once
 
-#include "portable.h"
+#include "scalar.h"
 
 namespace spmdx {
 namespace {
@@ -69,6 +69,30 @@ SPMDX_FN V multiply_add(V a, V b, V c) {
 }
 #endif
 
+}  // namespace
+
+// What scalar.h asks for, of registers: a product and a sum are rounded once on every processor.
+template <class V, class T>
+struct Registers {
+    using Item = T;
+    using Bits = typename Wide<T>::Bits;
+    static SPMDX_METHOD V all(T x) { return x - V{}; }
+    static SPMDX_METHOD V fused(V a, V b, V c) {
+#if defined(__AVX2__)
+        return multiply_add(a, b, c);
+#else
+        for (int j = 0; j < lanes_of<T>; ++j) c[j] = fma(a[j], b[j], c[j]);
+        return c;
+#endif
+    }
+};
+template <>
+struct Arithmetic<Vector<float>> : Registers<Vector<float>, float> {};
+template <>
+struct Arithmetic<Vector<double>> : Registers<Vector<double>, double> {};
+
+namespace {
+
 // A number of elements as a whole number of registers.
 template <class T>
 SPMDX_FN int64_t padded(int64_t n) {
@@ -79,6 +103,9 @@ SPMDX_FN int64_t padded(int64_t n) {
 SPMDX_FN int64_t rounded(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
 constexpr int64_t side = 16;  // sums and extremes of a row are taken by so many lanes, on every processor
+
+template <class T>
+constexpr T lane_numbers[side] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
 
 // A row's lanes: `side` of them, whatever the registers.
 template <class T>

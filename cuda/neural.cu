@@ -84,6 +84,36 @@ SPMDX_FN void softmax(int64_t n, int64_t rows, bool logarithm, const T* x, T* ou
     });
 }
 
+// The gradient of that, from what has come of it, y.
+template <class T, int pack, int held>
+SPMDX_FN void softmax_back(int64_t n, int64_t rows, bool logarithm, const T* y, const T* g, T* out) {
+    using C = Computed<T>;
+    over_rows(rows, [&](int64_t row) {
+        Row<T, pack, held> made, slope;
+        made.begin(y + row * n, n);
+        slope.begin(g + row * n, n);
+        C sum = 0;
+        over<pack, held>(n, [&](int64_t i, int at) {
+            made.need(i, at);
+            slope.need(i, at);
+            SPMDX_UNROLL for (int v = 0; v < pack; ++v) sum +=
+                logarithm ? slope.value[at + v] : slope.value[at + v] * made.value[at + v];
+        });
+        sum = over_row<Add<C>>(sum);
+        over<pack, held>(n, [&](int64_t i, int at) {
+            made.need(i, at);
+            slope.need(i, at);
+            Pack<T, pack> result;
+            SPMDX_UNROLL for (int v = 0; v < pack; ++v) {
+                const C by = slope.value[at + v], of = made.value[at + v];
+                result.v[v] =
+                    narrow_to(logarithm ? log_softmax_slope(by, of, sum) : softmax_slope(by, of, sum), T());
+            }
+            store<pack>(out + row * n + i, result);
+        });
+    });
+}
+
 // The sum of exp(x - top) of every row.
 template <class T, int pack>
 SPMDX_FN void sum_exp(int64_t n, int64_t rows, const T* x, const Computed<T>* tops, Computed<T>* out) {
@@ -261,6 +291,10 @@ extern "C" __global__ void bias_gelu_back(uint64_t n, uint64_t period, T* out, c
     extern "C" __global__ void __launch_bounds__(512)                                                        \
         softmax_##way(int64_t n, int64_t rows, int logarithm, const T* x, T* out) {                          \
         softmax<T, pack, held>(n, rows, logarithm != 0, x, out);                                             \
+    }                                                                                                        \
+    extern "C" __global__ void __launch_bounds__(512)                                                        \
+        softmax_back_##way(int64_t n, int64_t rows, int logarithm, const T* y, const T* g, T* out) {         \
+        softmax_back<T, pack, held>(n, rows, logarithm != 0, y, g, out);                                     \
     }
 SPMDX_ROWS(held, pack_of<T>, 4)
 SPMDX_ROWS(long, pack_of<T>, 0)

@@ -57,48 +57,96 @@ SPMDX_FN double log(double x) {
     return b + fma(s, fma(z, p, half), small);
 }
 
+// What exp is made of, for numbers here and for registers of them in lanes.h.
+template <class F>
+struct Arithmetic;
+template <>
+struct Arithmetic<float> {
+    using Item = float;
+    using Bits = uint32_t;
+    static SPMDX_METHOD float all(float x) { return x; }
+    static SPMDX_METHOD float fused(float a, float b, float c) { return fma(a, b, c); }
+};
+template <>
+struct Arithmetic<double> {
+    using Item = double;
+    using Bits = uint64_t;
+    static SPMDX_METHOD double all(double x) { return x; }
+    static SPMDX_METHOD double fused(double a, double b, double c) { return fma(a, b, c); }
+};
+template <class F>
+using Item = typename Arithmetic<F>::Item;
+template <class F>
+SPMDX_FN F all(Item<F> x) {
+    return Arithmetic<F>::all(x);
+}
+template <class F>
+SPMDX_FN F fused(F a, F b, F c) {
+    return Arithmetic<F>::fused(a, b, c);
+}
+
 // exp(x): 0 from the underflow of float32 down, infinity above; NaN stays. x = k log(2) + r, and of
 //   exp(r) = 1 + r + r*r P(r)
 // the first sum is kept in two floats. 2**k goes in by halves, so that a subnormal result is rounded once
-// more.
-SPMDX_FN float exp(float x) {
-    const float y = x > 90.0f ? 90.0f : x < -110.0f ? -110.0f : x;
-    const float shifted = fma(y, 0x1.715476p+0f, 0x1.8p23f);  // the integer k in the low bits
-    const float k = shifted - 0x1.8p23f;
-    const float r = fma(k, -0x1.62ep-1f, y), r_low = k * -0x1.0bfbe8p-15f;  // r exact
-    const float t = r + r_low;
-    float p = 0x1.a124f2p-13f;
-    p = fma(p, t, 0x1.6d4324p-10f);
-    p = fma(p, t, 0x1.1110ep-7f);
-    p = fma(p, t, 0x1.5554eap-5f);
-    p = fma(p, t, 0x1.555556p-3f);
-    p = fma(p, t, 0.5f);
-    const float one = 1.0f + r, one_low = (1.0f - one) + r;
-    const float value = one + (one_low + fma(t * t, p, r_low));
-    const uint32_t biased = bit_cast<uint32_t>(shifted) - 0x4B400000u + 254u, half = biased >> 1;  // k + 254
-    return value * bit_cast<float>(half << 23) * bit_cast<float>((biased - half) << 23);
+// more. (Bounds have names: of calls on either side of a choice NVRTC makes branches, and spills registers.)
+template <class F>
+SPMDX_FN F exp_of_floats(F x) {
+    using Bits = typename Arithmetic<F>::Bits;
+    const F most = all<F>(90.0f), least = all<F>(-110.0f), y = x > most ? most : x < least ? least : x;
+    const F shifted = fused(y, all<F>(0x1.715476p+0f), all<F>(0x1.8p23f));  // the integer k in the low bits
+    const F k = shifted - 0x1.8p23f;
+    const F r = fused(k, all<F>(-0x1.62ep-1f), y), r_low = k * -0x1.0bfbe8p-15f;  // r exact
+    const F t = r + r_low;
+    F p = all<F>(0x1.a124f2p-13f);
+    p = fused(p, t, all<F>(0x1.6d4324p-10f));
+    p = fused(p, t, all<F>(0x1.1110ep-7f));
+    p = fused(p, t, all<F>(0x1.5554eap-5f));
+    p = fused(p, t, all<F>(0x1.555556p-3f));
+    p = fused(p, t, all<F>(0.5f));
+    const F one = 1.0f + r, one_low = (1.0f - one) + r;
+    const F value = one + (one_low + fused(F(t * t), p, r_low));
+    const Bits biased = bit_cast<Bits>(shifted) - 0x4B400000u + 254u, half = biased >> 1;  // k + 254
+    return value * bit_cast<F>(half << 23) * bit_cast<F>((biased - half) << 23);
 }
-SPMDX_FN double exp(double x) {
-    const double y = x > 710.0 ? 710.0 : x < -750.0 ? -750.0 : x;
-    const double shifted = fma(y, 0x1.71547652b82fep+0, 0x1.8p52);
-    const double k = shifted - 0x1.8p52;
-    const double r = fma(k, -0x1.62e42fefa2p-1, y), r_low = k * -0x1.9ef35793c7673p-41;
-    const double t = r + r_low;
-    double p = 0x1.1f730349868cep-29;
-    p = fma(p, t, 0x1.af4de97ca4194p-26);
-    p = fma(p, t, 0x1.27e4db646b17ep-22);
-    p = fma(p, t, 0x1.71de0231960ebp-19);
-    p = fma(p, t, 0x1.a01a01a6d889cp-16);
-    p = fma(p, t, 0x1.a01a01abe7fe1p-13);
-    p = fma(p, t, 0x1.6c16c16c162d4p-10);
-    p = fma(p, t, 0x1.11111111100dcp-7);
-    p = fma(p, t, 0x1.5555555555556p-5);
-    p = fma(p, t, 0x1.5555555555557p-3);
-    p = fma(p, t, 0.5);
-    const double one = 1.0 + r, one_low = (1.0 - one) + r;
-    const double value = one + (one_low + fma(t * t, p, r_low));
-    const uint64_t biased = bit_cast<uint64_t>(shifted) - 0x4338000000000000ull + 2046u, half = biased >> 1;
-    return value * bit_cast<double>(half << 52) * bit_cast<double>((biased - half) << 52);
+template <class F>
+SPMDX_FN F exp_of_doubles(F x) {
+    using Bits = typename Arithmetic<F>::Bits;
+    const F most = all<F>(710.0), least = all<F>(-750.0), y = x > most ? most : x < least ? least : x;
+    const F shifted = fused(y, all<F>(0x1.71547652b82fep+0), all<F>(0x1.8p52));
+    const F k = shifted - 0x1.8p52;
+    const F r = fused(k, all<F>(-0x1.62e42fefa2p-1), y), r_low = k * -0x1.9ef35793c7673p-41;
+    const F t = r + r_low;
+    F p = all<F>(0x1.1f730349868cep-29);
+    p = fused(p, t, all<F>(0x1.af4de97ca4194p-26));
+    p = fused(p, t, all<F>(0x1.27e4db646b17ep-22));
+    p = fused(p, t, all<F>(0x1.71de0231960ebp-19));
+    p = fused(p, t, all<F>(0x1.a01a01a6d889cp-16));
+    p = fused(p, t, all<F>(0x1.a01a01abe7fe1p-13));
+    p = fused(p, t, all<F>(0x1.6c16c16c162d4p-10));
+    p = fused(p, t, all<F>(0x1.11111111100dcp-7));
+    p = fused(p, t, all<F>(0x1.5555555555556p-5));
+    p = fused(p, t, all<F>(0x1.5555555555557p-3));
+    p = fused(p, t, all<F>(0.5));
+    const F one = 1.0 + r, one_low = (1.0 - one) + r;
+    const F value = one + (one_low + fused(F(t * t), p, r_low));
+    const Bits biased = bit_cast<Bits>(shifted) - 0x4338000000000000ull + 2046ull, half = biased >> 1;
+    return value * bit_cast<F>(half << 52) * bit_cast<F>((biased - half) << 52);
+}
+SPMDX_FN float exp(float x) { return exp_of_floats(x); }
+SPMDX_FN double exp(double x) { return exp_of_doubles(x); }
+
+// exp(x), where 0 costs nothing: as a product that underflows it would take a processor's long way, and what
+// a mask hides is most of some rows. NaN stays.
+template <class F>
+SPMDX_FN F exp_or_zero(F x) {
+    constexpr bool narrow = sizeof(Item<F>) == 4;
+    const auto zero = x < Item<F>(narrow ? -104 : -746);  // where exp is 0 in any case
+    const F none{}, one = all<F>(1), y = zero ? none : x, by = zero ? none : one;
+    // A product, and not a choice of values that took work: of one a compiler would make a branch.
+    if constexpr (narrow)
+        return exp_of_floats(y) * by;
+    else
+        return exp_of_doubles(y) * by;
 }
 
 template <class T>

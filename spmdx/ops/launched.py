@@ -67,7 +67,7 @@ class Launched:
         """stream = residual + dropout of (x + added); out = its norm. The last dimension is not divided."""
         drop, arrays = self._dropping(dropped), (x, added, residual, scale, bias, stream, out)
         given: Any = (F64(eps), I32(centered), drop, *arrays)
-        self.launch.rows("add_norm", x, arrays, lambda n, rows: (I64(n), I64(rows), *given), True, "residual")
+        self.launch.rows("add_norm", x, arrays, given, True, "residual")
 
     def add_norm_back(
         self,
@@ -90,7 +90,7 @@ class Launched:
         moments = empty(2 * rows, wide) if vectors[0] is not None else None
         arrays = (stream, scale, g_stream, g, out, to_x)
         given: Any = (F64(eps), I32(centered), self._dropping(dropped), *arrays, moments)
-        self.launch.rows("add_norm_back", stream, arrays, lambda n, rows: (I64(n), I64(rows), *given), True, "residual")
+        self.launch.rows("add_norm_back", stream, arrays, given, True, "residual")
         if all(v is None for v in vectors) or not n:
             return
         module, columns = f"residual-{kernels.FLOATS[stream.dtype]}", -(-n // 32)

@@ -210,10 +210,17 @@ def _cumulative_prod_vjp(g: Array, out: Array, x: Array, axis: int, dtype: Any, 
 # Softmax
 
 
-def _softmax_on_gpu(xp: Any, x: Any, logarithm: bool) -> Any:
-    x = xp.ascontiguousarray(x)
-    out = xp.empty(x.shape, x.dtype)
-    kernels.of(xp).build.softmax(out, x, logarithm)
+def _by_kernel(xp: Any, blocks: tuple[Any, ...], axis: int) -> bool:
+    """True where a kernel takes these: rows of one dtype, and of an array that is not empty."""
+    last = axis == blocks[0].ndim - 1 and len({b.dtype for b in blocks}) == 1
+    return last and bool(blocks[0].size) and (xp is not np or blocks[0].dtype.char in "fd")
+
+
+def _of_rows(xp: Any, blocks: tuple[Any, ...], logarithm: bool) -> Any:
+    """Softmax of a block's rows, or its logarithm; of two blocks, that and g, the gradient."""
+    blocks = tuple(xp.ascontiguousarray(b) for b in blocks)
+    out, build = memory.empty(blocks[0].shape, blocks[0].dtype, xp), kernels.of(xp).build
+    (build.softmax if len(blocks) == 1 else build.softmax_back)(out, *blocks, logarithm)
     return out
 
 
@@ -222,8 +229,8 @@ def _softmax(xp: Any, x: Any, axis: int) -> Any:
     """exp(x) / sum(exp(x)) along a dimension that is whole."""
     if not x.size:
         return x
-    if xp is not np and axis == x.ndim - 1:
-        return _softmax_on_gpu(xp, x, False)
+    if _by_kernel(xp, (x,), axis):
+        return _of_rows(xp, (x,), False)
     powers = xp.exp(x - xp.maximum.reduce(x, axis, None, None, True))
     powers /= xp.add.reduce(powers, axis, None, None, True)
     return powers
@@ -234,16 +241,51 @@ def _log_softmax(xp: Any, x: Any, axis: int) -> Any:
     """x - log(sum(exp(x))) along a dimension that is whole."""
     if not x.size:
         return x
-    if xp is not np and axis == x.ndim - 1:
-        return _softmax_on_gpu(xp, x, True)
+    if _by_kernel(xp, (x,), axis):
+        return _of_rows(xp, (x,), True)
     low = x - xp.maximum.reduce(x, axis, None, None, True)
     return low - xp.log(xp.add.reduce(xp.exp(low), axis, None, None, True))
 
 
-_softmax.vjp(
-    lambda g, out, x, axis: e.multiply(out, e.subtract(g, finished(sum(e.multiply(g, out), axis, None, True))))
-)
-_log_softmax.vjp(lambda g, out, x, axis: e.subtract(g, e.multiply(e.exp(out), finished(sum(g, axis, None, True)))))
+def _along_both(out: tuple[int, ...], g: tuple[int, ...], axis: int) -> str:
+    one, _, to = _along(out, axis).partition(" -> ")
+    return f"{one}, {one} -> {to}"
+
+
+@op(_along_both, arrays=2, linear=((1,),))
+def _softmax_back(xp: Any, out: Any, g: Any, axis: int) -> Any:
+    """The gradient of softmax, which has given ``out``, along a dimension that is whole."""
+    if _by_kernel(xp, (out, g), axis):
+        return _of_rows(xp, (out, g), False)
+    return out * (g - xp.add.reduce(g * out, axis, None, None, True))
+
+
+@op(_along_both, arrays=2, linear=((1,),))
+def _log_softmax_back(xp: Any, out: Any, g: Any, axis: int) -> Any:
+    """The gradient of log_softmax, which has given ``out``, along a dimension that is whole."""
+    if _by_kernel(xp, (out, g), axis):
+        return _of_rows(xp, (out, g), True)
+    return g - xp.exp(out) * xp.add.reduce(g, axis, None, None, True)
+
+
+def _composed(g: Array, axis: int) -> bool:
+    """True where the gradient is made of operations: for a gradient of it, and where g lies divided along there, which
+    would be gathered."""
+    return recording() or bool(g.spec.layouts[axis].axes)
+
+
+@_softmax.vjp  # type: ignore[untyped-decorator]  # as above
+def _softmax_vjp(g: Array, out: Array, x: Array, axis: int) -> Any:
+    if not _composed(g, axis):
+        return _softmax_back(out, g, axis)
+    return e.multiply(out, e.subtract(g, finished(sum(e.multiply(g, out), axis, None, True))))
+
+
+@_log_softmax.vjp  # type: ignore[untyped-decorator]  # as above
+def _log_softmax_vjp(g: Array, out: Array, x: Array, axis: int) -> Any:
+    if not _composed(g, axis):
+        return _log_softmax_back(out, g, axis)
+    return e.subtract(g, e.multiply(e.exp(out), finished(sum(g, axis, None, True))))
 
 
 def _in_float(x: Any, axis: int, name: str) -> tuple[Array, int, Any]:

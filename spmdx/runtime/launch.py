@@ -7,7 +7,7 @@ what the device says of itself. Kernels are compiled when first used, and kept o
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import ml_dtypes
@@ -36,7 +36,6 @@ SIZES = ("heads", "rows", "columns", "inner", "outer")
 SHAPE = np.dtype([("lead", "i8", (3,)), *((name, "i8") for name in SIZES), ("scale", "f8")])
 U64, I64, F64, I32, F32 = np.uint64, np.int64, np.float64, np.int32, np.float32
 Shape = Sequence[int]
-Args = Callable[[int, int], Sequence[Any]]
 
 
 class Attention(NamedTuple):
@@ -181,8 +180,9 @@ class Launcher:
 
     # Rows
 
-    def rows(self, name: str, x: Any, others: Sequence[Any], args: Args, held: bool, module: str = "neural") -> None:
-        """A kernel over the rows of x, the way that their length allows; ``args`` of their length and number."""
+    def rows(self, name: str, x: Any, others: Sequence[Any], given: Any, held: bool, module: str = "neural") -> None:
+        """A kernel over the rows of x, the way that their length allows. It takes their length and number, and what is
+        given."""
         n = x.shape[-1]
         count, pack = x.size // max(1, n), 16 // x.itemsize
         whole = n % pack == 0 and all(a.data.ptr % 16 == 0 for a in (x, *others) if a is not None)
@@ -195,20 +195,18 @@ class Launcher:
         teams = max(1, 256 // threads) if threads == 32 else 1
         if count and n:
             grid, block = (min(-(-count // teams), MOST_ROWS),), (threads, teams)
-            self.kernel(f"{module}-{TYPES[x.dtype]}", f"{name}_{way}")(grid, block, tuple(args(n, count)))
+            self.kernel(f"{module}-{TYPES[x.dtype]}", f"{name}_{way}")(grid, block, (I64(n), I64(count), *given))
 
     def norm(self, out: Any, x: Any, scale: Any, bias: Any, eps: float, centered: bool) -> None:
         """Layer or RMS norm of rows."""
-        given: Any = (F64(eps), I32(centered), x, scale, bias, out)
-        self.rows("norm", x, (scale, bias, out), lambda n, rows: (I64(n), I64(rows), *given), True)
+        self.rows("norm", x, (scale, bias, out), (F64(eps), I32(centered), x, scale, bias, out), True)
 
     def norm_back(
         self, out: Any, to_scale: Any, to_bias: Any, x: Any, scale: Any, g: Any, eps: float, centered: bool
     ) -> None:
         """Its gradients with respect to x, scale and bias: those that are given."""
         if out is not None:
-            given: Any = (F64(eps), I32(centered), x, scale, g, out)
-            self.rows("norm_back", x, (scale, g, out), lambda n, rows: (I64(n), I64(rows), *given), True)
+            self.rows("norm_back", x, (scale, g, out), (F64(eps), I32(centered), x, scale, g, out), True)
         if to_scale is not None:
             self.sum_rows(to_scale, x, g, (F64(eps), I32(centered)))
         if to_bias is not None:
@@ -244,16 +242,19 @@ class Launcher:
 
     def softmax(self, out: Any, x: Any, logarithm: bool) -> None:
         """Softmax of rows, or its logarithm."""
-        self.rows("softmax", x, (out,), lambda n, rows: (I64(n), I64(rows), I32(logarithm), x, out), True)
+        self.rows("softmax", x, (out,), (I32(logarithm), x, out), True)
+
+    def softmax_back(self, out: Any, y: Any, g: Any, logarithm: bool) -> None:
+        """Its gradient, from what it has given."""
+        self.rows("softmax_back", y, (g, out), (I32(logarithm), y, g, out), True)
 
     def sum_exp(self, out: Any, x: Any, tops: Any) -> None:
         """The sum of exp(x - top) of every row."""
-        self.rows("sum_exp", x, (), lambda n, rows: (I64(n), I64(rows), x, tops, out), False)
+        self.rows("sum_exp", x, (), (x, tops, out), False)
 
     def cross_back(self, out: Any, x: Any, totals: Any, g: Any, labels: Any, even: float, share: float) -> None:
         """g (exp(x - total) - even - share at the label)."""
-        given = (F64(even), F64(share), x, totals, g, labels, out)
-        self.rows("cross_back", x, (out,), lambda n, rows: (I64(n), I64(rows), *given), False)
+        self.rows("cross_back", x, (out,), (F64(even), F64(share), x, totals, g, labels, out), False)
 
     def rotate(self, out: Any, x: Any, cos: Any, sin: Any, neighbours: bool) -> None:
         """Pairs along the last dimension of x [..., t, heads, d] turned by angles [..., t, d / 2]."""

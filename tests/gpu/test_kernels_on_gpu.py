@@ -181,7 +181,7 @@ def test_bias_and_gelu(dtype: Any, device: Any) -> None:
 
 @pytest.mark.parametrize("dtype", MOSTLY_SLOW)
 def test_softmax(dtype: Any, device: Any) -> None:
-    """Close to float64, NaN and infinities where NumPy has them."""
+    """Close to float64, with its gradient; NaN and infinities where NumPy has them."""
     draw, xp, build = np.random.default_rng(4), here().xp, kernels.on("cuda").build
     for rows, n in ROWS:
         x = (draw.normal(size=(rows, n)) * 5).astype(dtype)
@@ -193,6 +193,11 @@ def test_softmax(dtype: Any, device: Any) -> None:
             build.softmax(out, xp.asarray(x), logarithm)
             wanted = wide - wide.max(1, keepdims=True) - np.log(total) if logarithm else powers / total
             close(out.get(), wanted, dtype, 4)
+            made, g = wanted.astype(dtype), draw.normal(size=(rows, n)).astype(dtype)
+            y, slope = made.astype(np.float64), g.astype(np.float64)
+            sums = (slope if logarithm else slope * y).sum(1, keepdims=True)
+            build.softmax_back(out, xp.asarray(made), xp.asarray(g), logarithm)
+            close(out.get(), slope - np.exp(y) * sums if logarithm else y * (slope - sums), dtype, 40)
     odd = np.array([[1.0, np.nan, 2.0, 0.0], [np.inf, 0, 0, 0], [-np.inf] * 4, [-np.inf, 0, 0, 0]], np.float32)
     for logarithm in (False, True):
         out = xp.zeros((4, 4), np.dtype(np.float32))

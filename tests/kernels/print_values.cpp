@@ -233,6 +233,16 @@ void print_neural(const Build& build, const Printer& print, const Neural<T>& neu
                     print("add_norm_sums", each->data(), n, told);
             }
         }
+    for (const int64_t width : {1, 7, 16, 131})
+        for (const bool logarithm : {false, true}) {
+            const uint64_t rows = count / uint64_t(width), size = rows * uint64_t(width);
+            std::vector<T> back(count);
+            neural.softmax({width, logarithm, x.data(), nullptr, out.data()}, 0, rows / 3);
+            neural.softmax({width, logarithm, x.data(), nullptr, out.data()}, rows / 3, rows);
+            print("softmax", out.data(), size, {double(width), double(logarithm), double(wide)});
+            neural.softmax_back({width, logarithm, out.data(), z.data(), back.data()}, 0, rows);
+            print("softmax_back", back.data(), size, {double(width), double(logarithm), double(wide)});
+        }
     for (const bool neighbours : {false, true}) {
         const Rotation<T> by{3, 7, 5, neighbours, x.data(), y.data(), z.data(), out.data()};
         neural.rotate(by, 0, count / 14);

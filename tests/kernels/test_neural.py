@@ -195,6 +195,82 @@ def test_scores(shape: tuple[int, int], dtype: Any) -> None:
 
 
 @pytest.mark.parametrize("dtype", BOUND)
+@pytest.mark.parametrize("shape", [(1, 1), (1, 16), (3, 2), (5, 7), (401, 16), (70, 131), (2, 5000)])
+@pytest.mark.parametrize("logarithm", [False, True])
+def test_softmax(logarithm: bool, shape: tuple[int, int], dtype: Any) -> None:
+    """And its gradient; with scores that are out of reach. Exact: any set."""
+    x, g = RANDOM.normal(0, 5, shape).astype(dtype), RANDOM.normal(0, 1, shape).astype(dtype)
+    x[RANDOM.random(shape) < 0.3] = -1e30
+    x[::7, 0] = -np.inf if shape[1] > 1 else 0
+    x[:, shape[1] // 2] = 3
+
+    def run() -> list[Any]:
+        outs = [np.full(shape, 9, dtype) for _ in range(2)]
+        BUILD.softmax(outs[0], x, logarithm)
+        BUILD.softmax_back(outs[1], outs[0], g, logarithm)
+        return outs
+
+    found = on_every_set(run)
+    for other in found[1:]:
+        assert [a.tobytes() for a in other] == [a.tobytes() for a in found[0]]
+    low = x.astype(np.float64) - x.max(1, keepdims=True)
+    powers = np.exp(low)
+    total = powers.sum(1, keepdims=True)
+    want = low - np.log(total) if logarithm else powers / total
+    np.testing.assert_allclose(found[0][0], want, 8 * BOUND[dtype], 8 * BOUND[dtype])
+    y, share = found[0][0].astype(np.float64), powers / total
+    back = g - share * g.sum(1, keepdims=True, dtype=float) if logarithm else y * (g - (g * y).sum(1, keepdims=True))
+    close(found[0][1], back, 30 * BOUND[dtype])
+
+
+@pytest.mark.parametrize("dtype", BOUND)
+@pytest.mark.parametrize("n", [1, 3, 16, 37])
+def test_softmax_of_what_is_no_number(n: int, dtype: Any) -> None:
+    """NaN all along a row with a NaN, or whose greatest is an infinity: as NumPy's formula has it. Exact: any set."""
+    x = RANDOM.normal(0, 1, (7, n)).astype(dtype)
+    x[0, n // 2], x[1, -1], x[2], x[3], x[4, 0], x[5, 0] = np.nan, np.inf, -np.inf, np.nan, np.nan, -np.inf
+    x[4, -1] = np.inf
+    for logarithm in (False, True):
+        with np.errstate(invalid="ignore"):
+            low = x - x.max(1, keepdims=True)
+            total = np.exp(low).sum(1, keepdims=True)
+            want = low - np.log(total) if logarithm else np.exp(low) / total
+
+        def run(logarithm: bool = logarithm) -> list[Any]:
+            outs = [np.empty_like(x) for _ in range(2)]
+            BUILD.softmax(outs[0], x, logarithm)
+            BUILD.softmax_back(outs[1], outs[0], np.ones_like(x), logarithm)
+            return outs
+
+        found = on_every_set(run)
+        assert all(other[0].tobytes() == found[0][0].tobytes() for other in found)
+        for out, back in found:
+            np.testing.assert_allclose(out, want, 8 * BOUND[dtype], 8 * BOUND[dtype])
+            assert (np.isnan(back).all(1) == np.isnan(want).all(1)).all()
+
+
+@pytest.mark.parametrize("dtype", BOUND)
+def test_softmax_where_powers_underflow(dtype: Any) -> None:
+    """Close to NumPy's exp, down to the least subnormal number; 0 beyond."""
+    x = np.append(0, np.linspace(-80, -110, 61) if dtype is np.float32 else np.linspace(-700, -760, 61)).astype(dtype)
+    out = np.empty_like(x)
+    BUILD.softmax(out, x, False)
+    with np.errstate(under="ignore"):
+        np.testing.assert_allclose(
+            out, np.exp(x.astype(np.longdouble)).astype(dtype), 1e-6, np.finfo(dtype).tiny * 1e-6
+        )
+
+
+def test_arrays_that_softmax_does_not_take() -> None:
+    x = np.zeros((3, 4))
+    for out, more in ((np.zeros((3, 5)), ()), (np.zeros((3, 4), "f4"), ()), (x.copy(), (np.zeros(4),)), (None, ())):
+        with pytest.raises(ValueError):
+            (BUILD.softmax_back if more else BUILD.softmax)(out, x, *more, False)
+    BUILD.softmax(np.zeros((0, 4)), np.zeros((0, 4)), False)
+    BUILD.softmax(np.zeros((4, 0)), np.zeros((4, 0)), True)
+
+
+@pytest.mark.parametrize("dtype", BOUND)
 def test_add_rows(dtype: Any) -> None:
     """Exact: rows that repeat are added one after another."""
     rows, values = RANDOM.integers(0, 5, 999), RANDOM.normal(0, 1, (999, 300)).astype(dtype)

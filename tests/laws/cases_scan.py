@@ -29,6 +29,18 @@ def softmax(x: object, axis: int) -> object:
     return powers / powers.sum(axis, keepdims=True)
 
 
+def in_float32(x: object) -> object:
+    return softmax(x.astype("f4"), -1).astype(x.dtype)
+
+
+def softmax_back(y: object, g: object, axis: int) -> object:
+    return y * (g - (g * y).sum(axis, keepdims=True))
+
+
+def log_softmax_back(y: object, g: object, axis: int) -> object:
+    return g - np.exp(y) * g.sum(axis, keepdims=True)
+
+
 for shape, axis in LANES:
     x = values(*shape, kind="unit")
     for name, f, g, close, differentiable in (
@@ -47,6 +59,20 @@ for shape, axis in LANES:
                 (x,),
                 close,
                 (0,) if differentiable else (),
+            )
+        )
+
+    for name, f, g in (
+        ("softmax_back", scan._softmax_back, softmax_back),
+        ("log_softmax_back", scan._log_softmax_back, log_softmax_back),
+    ):
+        CASES.append(
+            Case(
+                name,
+                lambda y, d, f=f, a=axis: f(y, d, a % y.ndim),
+                lambda y, d, g=g, a=axis: g(y, d, a),
+                (values(*shape), values(*shape, seed=1)),
+                CLOSE,
             )
         )
 
@@ -104,6 +130,9 @@ CASES += [
         (0,),
     ),
     Case("softmax", lambda x: scan.softmax(x), lambda x: softmax(x, -1), (values(3, 5) * 1000,), CLOSE),
+    Case("softmax", lambda x: scan.softmax(x), lambda x: softmax(x, -1), (values(6, 40, dtype="f4"),), 1e-6),
+    Case("softmax", lambda x: scan.softmax(x), lambda x: softmax(x, -1), (special,), CLOSE),
+    Case("softmax", lambda x: scan.softmax(x), in_float32, (values(3, 5, dtype="float16"),), 1e-3),
     Case(
         "log_softmax",
         lambda x: scan.log_softmax(x, 0),
