@@ -224,8 +224,8 @@ def module_of(value: Any) -> str:
 
 GROUPS = (  # heading, and which files' names stand under it
     ("Meshes and placements", ("mesh", "meshes", "placement", "spec")),
-    ("Arrays", ("array", "ops.place", "ops.transfer", "ops.create", "ops.creation")),
-    ("Differentiation", ("autodiff", "transforms.derivatives", "transforms.accumulate")),
+    ("Arrays", ("array", "ops.place", "ops.pieces", "ops.transfer", "ops.create", "ops.creation")),
+    ("Differentiation", ("autodiff", "transforms.derivatives", "transforms.custom", "transforms.accumulate")),
     ("Batches, memory and shapes", ("transforms.vmap", "transforms.remat", "transforms.shapes")),
     ("Own operations", ("op", "rule", "decide")),
     ("Seeing communication", ("debug", "move")),

@@ -33,7 +33,7 @@ import spmdx.ops.transfer as _transfer  # attaches x.to
 import spmdx.runtime.world as _world  # names the function that finds the ranks
 from spmdx import debug, random, testing
 from spmdx.array import Array
-from spmdx.autodiff import custom_vjp, grad, stop_gradient, value_and_grad, vjp
+from spmdx.autodiff import grad, stop_gradient, value_and_grad, vjp
 from spmdx.debug import explicit
 from spmdx.dtypes import result_type
 from spmdx.errors import SpmdxError
@@ -64,6 +64,7 @@ from spmdx.plans import Plan, name
 from spmdx.rule import Form
 from spmdx.spec import Spec
 from spmdx.transforms.accumulate import *
+from spmdx.transforms.custom import custom_vjp
 from spmdx.transforms.derivatives import *
 from spmdx.transforms.remat import *
 from spmdx.transforms.shapes import *

@@ -25,9 +25,8 @@ from spmdx.ops.transfer import brought
 from spmdx.plan import plan
 from spmdx.runtime import kernels
 from spmdx.spec import Spec
-from spmdx.tape import Bundle, Watched, now, plain
-from spmdx.transforms.batched import Level, innermost, level_of, sources, watched
-from spmdx.transforms.bundle import bundled
+from spmdx.tape import Bundle, Watched, plain
+from spmdx.transforms.batched import Level, level_of
 
 
 def pull(outputs: Sequence[Any], cotangents: Sequence[Any], leaves: Sequence[Watched]) -> list[Array | None]:
@@ -97,13 +96,11 @@ class PullBack:
     def apart(self, cotangents: Any) -> list[Array | None]:
         """The gradients of the leaves where they arose, such as Partial; None for those that nothing depends on."""
         given = tree.match(cotangents, self.out_def, "the cotangent")
-        for out, g in zip(self.outputs, given):
-            if isinstance(out, Array) and (g.shape if isinstance(g, Array) else np.shape(g)) != out.shape:
-                raise ShapeError(
-                    f"a cotangent of shape {tuple(np.shape(g))} is given for an output of shape {out.shape}.",
-                    "one cotangent of the same shape for every output",
-                )
-        return pull(self.outputs, given, self.watched)
+        return pull(self.outputs, [slope_of(x, g, "cotangent") for x, g in zip(self.outputs, given)], self.watched)
+
+    def let_go(self) -> None:
+        """Drop the records, and with them the memory of what was computed: only `at_home` is still to come."""
+        self.outputs, self.watched = [], []
 
     def at_home(self, found: list[Array | None]) -> Any:
         """These gradients, or sums of such, brought home in as few messages as they need."""
@@ -147,6 +144,8 @@ def vjp(function: Callable[..., Any], *primals: Any, has_aux: bool = False) -> A
     if context.get().batch:
         return _of_each_example(context.get().batch[-1], function, primals, has_aux)
     result, pull_back = _recorded(function, primals)
+    if has_aux and not (isinstance(result, tuple) and len(result) == 2):
+        raise GradientError(f"has_aux is of a function that returns a pair; got {type(result)!r}.", "return value, aux")
     value, aux = result if has_aux else (result, None)
     pull_back.of(value)
     if not pull_back.nested:
@@ -243,6 +242,19 @@ def grad(function: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux
     return wrapped
 
 
+def slope_of(x: Any, g: Any, what: str) -> Any:
+    """A cotangent or a tangent of an array, checked; of a number or a NumPy array it is made one."""
+    if g is None or not isinstance(x, Array):
+        return g
+    if not isinstance(g, Array):
+        g = asarray(g, mesh=x.mesh)
+    if g.shape != x.shape:
+        raise ShapeError(
+            f"a {what} of shape {g.shape} is given for an array of shape {x.shape}.", f"a {what} of the same shape"
+        )
+    return g if g.dtype == x.dtype or g.dtype.kind in "fcV" else g.astype(x.dtype)
+
+
 def stop_gradient(x: Any) -> Any:
     """The same value, as a constant for every gradient around it. Pytrees."""
     return tree.map(plain, x)
@@ -296,85 +308,4 @@ def _at_home(found: list[Array | None], leaves: Sequence[Array], places: Sequenc
     )
 
 
-def _filled(given: list[Any], outputs: list[Any]) -> list[Any]:
-    return [zeros_like(out) if g is None and isinstance(out, Array) else g for g, out in zip(given, outputs)]
-
-
-class custom_vjp:  # noqa: N801  # JAX's name, used as a function
-    """A function with a gradient of its own, as JAX's: ``f.defvjp(forward, backward)``.
-
-    ``forward(*args)`` returns ``(value, residuals)``; ``backward(residuals, cotangent)`` returns one gradient (or
-    None) for each argument.
-    """
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self.function = function
-        self.forward: Callable[..., Any] | None = None
-        self.backward: Callable[..., Any] | None = None
-        self.__doc__ = function.__doc__
-
-    def defvjp(self, forward: Callable[..., Any], backward: Callable[..., Any]) -> None:
-        """Name the functions that compute value and residuals, and the gradients."""
-        self.forward, self.backward = forward, backward
-
-    def __call__(self, *args: Any) -> Any:
-        if self.forward is None or self.backward is None:
-            raise GradientError(
-                f"custom_vjp {getattr(self.function, '__name__', '')} has no gradient yet.",
-                "f.defvjp(forward, backward)",
-            )
-        leaves, state = tree.leaves(args), context.get()
-        if not state.depth:
-            return self.function(*args)
-        start = now()
-        if Watched not in set(map(type, leaves)) and not (state.batch and any(map(watched, leaves))):
-            value = self.function(*args)
-            self._alone(tree.leaves(value), leaves, start)
-            return value
-        forward, backward = self.forward, self.backward
-        made = forward(*args)  # recorded: a second derivative goes through the residuals
-        if not isinstance(made, tuple) or len(made) != 2:
-            raise GradientError(f"a custom_vjp's forward gave {type(made).__name__}.", "return value, residuals")
-        value, residuals = made
-        outputs, out_def = tree.flatten(value)
-        self._alone(outputs, leaves, start)
-
-        def gradients(g: list[Any]) -> list[Any]:
-            back = backward(residuals, tree.unflatten(out_def, _filled(g, outputs)))
-            found: list[Any] = []
-            for arg, of_arg in zip(args, back if isinstance(back, (tuple, list)) else ()):
-                if of_arg is None:
-                    found += [None] * len(tree.leaves(arg))
-                else:
-                    found += [of_arg] if isinstance(of_arg, Array) else tree.leaves(of_arg)
-            for slope, x in zip(found, leaves):
-                shape = getattr(x, "shape", ())
-                if isinstance(slope, Array) and slope.shape != shape:
-                    raise GradientError(
-                        f"a custom_vjp's backward gave shape {slope.shape} for an argument of {shape}.",
-                        "a gradient of the argument's shape: sums over what was broadcast",
-                    )
-            if len(found) != len(leaves):
-                raise GradientError(
-                    f"a custom_vjp's backward gave {len(found)} gradients for {len(leaves)} arrays of its arguments.",
-                    "a tuple with one gradient, or None, for each argument",
-                )
-            return found
-
-        return tree.unflatten(out_def, bundled(outputs, leaves, "custom_vjp", gradients))
-
-    def _alone(self, outputs: list[Any], leaves: list[Any], start: int) -> None:
-        """Raise for outputs that depend on a watched array which is no argument: backward speaks of no other."""
-        own = set(map(id, leaves))
-        if all(type(x) is Array or (type(x) is Watched and own.issuperset(map(id, x.inputs))) for x in outputs):
-            return  # a body of one operation, as those of layers are
-        found = sources(outputs, start)
-        if not {id(x) for x in found} <= {id(innermost(x)) for x in leaves}:
-            raise GradientError(
-                f"custom_vjp {getattr(self.function, '__name__', '')} depends on an array with a gradient that is "
-                "none of its arguments: it closes over it, or gets it in an object that is no pytree.",
-                "an argument for it, and a gradient in what backward returns; or stop_gradient(x)",
-            )
-
-
-__all__ = ["call", "custom_vjp", "grad", "stop_gradient", "value_and_grad", "vjp"]
+__all__ = ["call", "grad", "stop_gradient", "value_and_grad", "vjp"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from spmdx.array import Array
-from spmdx.autodiff import custom_vjp, vjp
+from spmdx.autodiff import vjp
 from spmdx.ops.arithmetic import relu
 from spmdx.ops.neural import _bias_gelu, _gelu_erf, _gelu_tanh, _silu, _swiglu, settled
 from spmdx.ops.scan import log_softmax, softmax
@@ -13,6 +13,7 @@ from spmdx.ops.special import erf
 from spmdx.ops.together import bias_gelu_gradients
 from spmdx.ops.transcendental import sigmoid, tanh
 from spmdx.tape import recording
+from spmdx.transforms.custom import custom_vjp
 
 
 def gelu(x: Any, approximate: bool = True, *, bias: Any = None) -> Array:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from spmdx.array import Array
-from spmdx.autodiff import custom_vjp, vjp
+from spmdx.autodiff import vjp
 from spmdx.dtypes import NARROW, float32
 from spmdx.errors import ArgumentError, DtypeError, ShapeError
 from spmdx.nn.dropout import dropout
@@ -35,6 +35,7 @@ from spmdx.ops.scan import softmax
 from spmdx.ops.shape import broadcast_to, permute_dims
 from spmdx.random import Key
 from spmdx.tape import recording
+from spmdx.transforms.custom import custom_vjp
 from spmdx.transforms.remat import part
 
 LEAST = -1e30  # a score that is not seen, where a whole row may be

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from spmdx.array import Array
-from spmdx.autodiff import custom_vjp, vjp
+from spmdx.autodiff import vjp
 from spmdx.dtypes import NARROW, float32
 from spmdx.errors import ArgumentError, DtypeError, ShapeError
 from spmdx.ops import elementwise as e
@@ -16,6 +16,7 @@ from spmdx.ops.place import arrays
 from spmdx.ops.reduce import max, sum
 from spmdx.ops.scan import take_along_axis
 from spmdx.tape import recording
+from spmdx.transforms.custom import custom_vjp
 
 
 def cross_entropy(logits: Array, labels: Any, *, smoothing: float = 0.0) -> Array:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from spmdx.array import Array
-from spmdx.autodiff import custom_vjp, vjp
+from spmdx.autodiff import vjp
 from spmdx.dtypes import NARROW, float32, promoted
 from spmdx.errors import DtypeError
 from spmdx.ops import elementwise as e
@@ -18,6 +18,7 @@ from spmdx.ops.neural import _norm, settled
 from spmdx.ops.place import asarray
 from spmdx.ops.together import norm_gradients
 from spmdx.tape import recording
+from spmdx.transforms.custom import custom_vjp
 
 
 def layer_norm(x: Any, scale: Any = None, bias: Any = None, *, eps: float = 1e-5) -> Array:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import lru_cache, wraps
 from typing import Any, NamedTuple
 from weakref import ref
@@ -87,6 +88,16 @@ class Running:
         self.places: dict[int, int] = {}  # their numbers, by the ids
         self.treedef: tree.TreeDef | None = None  # of the tuple of arguments that they are leaves of
         self.ahead: Group | None = None  # gathered before it is entered
+        self.holds = False  # gradients of leaves stay where they arise: there are more to come
+
+    @contextmanager
+    def holding(self, holds: bool) -> Iterator[None]:
+        """Gradients that are recorded inside are of one micro-batch among several."""
+        before, self.holds = self.holds, holds
+        try:
+            yield
+        finally:
+            self.holds = before
 
     def begin(self, leaves: list[Any], treedef: tree.TreeDef) -> None:
         """A gradient of these leaves begins: it will enter the groups that the one before did, if it is a loop's."""
@@ -174,8 +185,15 @@ def _placed(arrays: list[Array], targets: list[Spec], label: str, axes: Axes) ->
 
     moved = move() if saving is None else saving.moved(arrays, targets, move)
 
+    running = context.get().plan
+    stay = [running.holds and _number(a, running.places) is not None for a in arrays]
+
     def back(g: list[Any]) -> list[Any]:
-        return _sent(g, [None if x is None else homeward(x.spec, s, axes) for x, s in zip(g, sources)], label)
+        homes = [
+            None if x is None else x.spec if stays else homeward(x.spec, source, axes)
+            for x, source, stays in zip(g, sources, stay)
+        ]
+        return _sent(g, homes, label)
 
     made: list[Array] = bundled(moved, arrays, label, back)
     if saving is not None:
@@ -199,7 +217,7 @@ class Group(Rule):
     gradient comes by; their own gradients go home together."""
 
     def __init__(self, running: Running, leaves: list[Any], treedef: tree.TreeDef, label: str, axes: Axes) -> None:
-        self.running, self.name, self.given = running, label, leaves
+        self.running, self.name, self.given, self.holds = running, label, leaves, running.holds
         self.arrays = [x for x in leaves if isinstance(x, Array)]  # numbers and texts stay as they are
         self.targets = [changed(a.spec, axes) for a in self.arrays]
         # Inside vmap all is done with whole batches: what they are may be asked when no vmap runs any more.
@@ -293,6 +311,8 @@ class Group(Rule):
         """The gradients sent home; nothing needs the arrays any more."""
         if self.marked and context.get().depth == 0:
             self.drop()
+        if self.holds:
+            return g
         homes = self.running.homes(self.paths, [home(a.spec) for a in self.arrays])
         return _sent(g, homes, self.name)
 

@@ -187,6 +187,8 @@ def clone(key: Key) -> Key:
 
 
 def _use(key: Key, mark: bool) -> None:
+    if context.get().dry is not None:
+        return  # nothing is drawn
     used = context.get().used_keys
     if key in used:
         raise KeyReuseError(

@@ -8,11 +8,11 @@ from typing import Any
 
 from spmdx import tree
 from spmdx.array import Array
-from spmdx.autodiff import one, vjp, which
+from spmdx.autodiff import one, slope_of, vjp, which
 from spmdx.decide import default_mesh
 from spmdx.errors import ArgumentError, GradientError
 from spmdx.ops.create import eye, zeros_like
-from spmdx.ops.place import asarray
+from spmdx.ops.place import arrays, asarray
 from spmdx.ops.shape import moveaxis, reshape
 from spmdx.transforms.again import Draws
 from spmdx.transforms.vmap import vmap
@@ -49,7 +49,9 @@ def jvp(function: Callable[..., Any], primals: Sequence[Any], tangents: Sequence
             f"jvp got {len(primals)} primals and {len(tangents)} tangents.", "jvp(f, (x, y), (of_x, of_y))"
         )
     value, push = linearize(function, *primals)
-    return value, push(*tangents)
+    leaves, treedef = tree.flatten(tuple(primals))
+    given = tree.match(tuple(tangents), treedef, "the tangent")
+    return value, push(*tree.unflatten(treedef, [slope_of(x, t, "tangent") for x, t in zip(arrays(*leaves), given)]))
 
 
 def jacrev(function: Callable[..., Any], argnums: int | Sequence[int] = 0) -> Callable[..., Any]:
@@ -67,6 +69,7 @@ def jacrev(function: Callable[..., Any], argnums: int | Sequence[int] = 0) -> Ca
     def jacobian(chosen: Callable[..., Any], primals: tuple[Any, ...]) -> Any:
         value, pull_back = vjp(chosen, *primals)
         outputs, out_def = tree.flatten(value)
+        outputs = arrays(*outputs)
 
         def rows(i: int, out: Array) -> Any:
             def row(cotangent: Any) -> Any:
@@ -87,6 +90,7 @@ def jacfwd(function: Callable[..., Any], argnums: int | Sequence[int] = 0) -> Ca
     def jacobian(chosen: Callable[..., Any], primals: tuple[Any, ...]) -> Any:
         value, push = linearize(chosen, *primals)
         outputs, out_def = tree.flatten(value)
+        outputs = arrays(*outputs)
         inputs, in_def = tree.flatten(primals)
 
         def columns(i: int, x: Array) -> list[Any]:

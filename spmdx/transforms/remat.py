@@ -91,6 +91,8 @@ def _read(policy: Policy) -> tuple[Keeps, frozenset[str]]:
                 f'policy=("{policy}",) for the values that sx.name(x, "{policy}") names',
             )
         return POLICIES[policy], frozenset()
+    if not isinstance(policy, (tuple, list, set, frozenset)) or not all(isinstance(name, str) for name in policy):
+        raise ArgumentError(f"remat has no policy {policy!r}.", 'policy="dots", or ("residual",) for named values')
     return POLICIES["nothing"], frozenset(policy)
 
 

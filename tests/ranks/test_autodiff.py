@@ -119,6 +119,19 @@ def test_custom_vjp_whose_rule_does_not_fit(forward: Any, backward: Any, message
         sx.grad(lambda x: f(x * x).sum())(sx.asarray(VALUE))
 
 
+def test_custom_vjp_pairs_gradients_by_keys_and_casts_them() -> None:
+    """jax: another tree is an error. Exact."""
+    x = sx.asarray(VALUE)
+    f = sx.custom_vjp(lambda p: p["a"].sum())
+    f.defvjp(lambda p: (p["a"].sum(), p["a"]), lambda a, g: ({"z": g + a, "b": a},))
+    with pytest.raises(ShapeError, match="structure"):
+        sx.grad(f)({"a": x, "b": x})
+    f.defvjp(lambda p: (p["a"].sum(), p["a"]), lambda a, g: ({"a": np.full(VALUE.shape, 2), "b": a * 3j},))
+    found = sx.grad(f)({"a": x, "b": x})
+    assert [found[k].dtype.name for k in "ab"] == ["float64"] * 2
+    assert np.array_equal(found["a"].numpy(), np.full_like(VALUE, 2.0)) and not found["b"].numpy().any()
+
+
 def test_remat_gives_the_same_bits_and_reaches_closed_over_values() -> None:
     for placement in placements():
         x, w = sx.asarray(VALUE, placement=placement), sx.asarray(VALUE + 2)

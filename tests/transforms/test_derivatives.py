@@ -9,7 +9,7 @@ import pytest
 from worlds import close, draw, exact, in_each_world, placements, put
 
 import spmdx as sx
-from spmdx.errors import ArgumentError, GradientError
+from spmdx.errors import ArgumentError, GradientError, ShapeError
 
 X, V = draw(4, 3), draw(4, 3, seed=1)
 
@@ -165,3 +165,29 @@ def test_a_function_that_draws_is_the_same_function_twice() -> None:
         value, change = sx.jvp(noisy, (sx.ones(3),), (sx.ones(3),))
     assert float(value) == float(change)
     assert rng.state[1] == 1
+
+
+def test_numbers_and_numpy_arrays_are_tangents_and_cotangents() -> None:
+    """As they are primals. Exact."""
+    x = sx.asarray(np.arange(1.0, 4.0))
+    assert sx.jvp(lambda v: v * v, (x,), (np.ones(3),))[1].tolist() == [2.0, 4.0, 6.0]
+    assert float(sx.jvp(lambda v: v * v, (2.0,), (1.0,))[1]) == 4.0
+    assert sx.vjp(lambda v: sx.sum(v * v), x)[1](1)[0].tolist() == [2.0, 4.0, 6.0]
+    for jacobian in (sx.jacrev, sx.jacfwd):
+        found = jacobian(lambda v: (v, 2.0))(x)
+        assert [j.tolist() for j in found] == [np.eye(3).tolist(), [0.0] * 3]
+
+
+def test_what_does_not_fit_says_so() -> None:
+    x = sx.asarray(np.arange(1.0, 4.0))
+    for call, error, said in (
+        (lambda: sx.jvp(lambda v: v * v, (x,), (np.ones(2),)), ShapeError, "tangent of shape"),
+        (lambda: sx.jvp(lambda v: v["a"], ({"a": x},), ({"b": x},)), ShapeError, "structure"),
+        (lambda: sx.vjp(lambda v: v * v, x)[1](np.ones(2)), ShapeError, "cotangent of shape"),
+        (lambda: sx.grad(lambda v: sx.sum(v), has_aux=True)(x), GradientError, "return value, aux"),
+        (lambda: sx.grad(lambda v: (sx.sum(v), 1, 2), has_aux=True)(x), GradientError, "return value, aux"),
+        (lambda: sx.grad(sx.sum, argnums=(0, -1))(x), ArgumentError, "names an argument twice"),
+        (lambda: sx.grad(lambda v: "loss")(x), GradientError, "real scalar"),
+    ):
+        with pytest.raises(error, match=said):
+            call()

@@ -99,6 +99,14 @@ def test_calls_on_other_meshes_are_not_forgotten() -> None:
     assert not elsewhere.contains_me() and x.spec in sx.exp.op.memo
 
 
+def test_keys_are_not_used_up() -> None:
+    key, x = sx.random.key(0), sx.ones(3)
+    with sx.debug.check_keys():
+        for _ in range(2):
+            sx.eval_shape(lambda v: nn.dropout(key, v, 0.5), x)
+        nn.dropout(key, x, 0.5)
+
+
 def test_a_call_on_arrays_from_outside_that_was_made_before_is_not_computed() -> None:
     x = sx.ones((3, 4))
     assert (x + 1)._block is not None  # made before
