@@ -19,6 +19,7 @@ import numpy as np
 
 from spmdx.dtypes import bfloat16, checked
 from spmdx.errors import CheckpointError
+from spmdx.ops.mapped import copy_to
 
 LONGEST_HEADER = 100_000_000  # bytes, as in the format's own library
 LARGEST_WRITE = 1 << 30
@@ -208,10 +209,11 @@ def _put(fd: int, run: Any, at: int) -> None:
 
 def read(data: Any, tensor: Tensor, pieces: Pieces) -> Any:
     """A block of a tensor: no more of the file is read than it holds."""
-    out = np.empty([sum(b - a for a, b in intervals) for intervals in pieces], tensor.dtype)
+    out: Any = np.empty([sum(b - a for a, b in intervals) for intervals in pieces], tensor.dtype)
     whole_array = view(data, tensor)
     for local, whole in boxes(pieces):
-        out[local] = whole_array[whole]
+        here, there = (..., *local), (..., *whole)  # arrays, also where there is no dimension
+        copy_to(out[here], whole_array[there])
     return out
 
 

@@ -25,6 +25,7 @@ from spmdx.mesh import Coordinate, Mesh
 from spmdx.move import again, begin, count, move, record, remember
 from spmdx.op import default_mesh, op, registry
 from spmdx.ops.axes import sizes_of
+from spmdx.ops.mapped import copied
 from spmdx.placement import AxisPlacement, P, Placement, Replicate, Shard
 from spmdx.plan import LOCAL, Step, plan
 from spmdx.runtime import memory
@@ -113,7 +114,7 @@ def asarray(
     if spec.mesh.device == "cuda" and xp is np:
         blocks = memory.put("cuda", blocks)
     elif copy is not False:
-        blocks = tuple(map(memory.copied, blocks)) if isinstance(blocks, tuple) else memory.copied(blocks)
+        blocks = tuple(map(copied, blocks)) if isinstance(blocks, tuple) else copied(blocks)
     return Array(blocks, spec)
 
 
