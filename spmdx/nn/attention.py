@@ -1,7 +1,8 @@
 """Attention, and positions turned into rotations. Heads, batch and queries may be divided wherever they like.
 
 Arrays are [..., positions, heads, features]. Keys and values that are whole along positions take the way by blocks,
-whose memory is linear in the sequence; divided ones take plain operations: small all-reduces, and no gather.
+whose memory is linear in the sequence; divided ones take plain operations: small all-reduces, and no gather. So do a
+bias and dropout of the weights, whose memory grows as the square of it.
 """
 
 from __future__ import annotations
@@ -64,7 +65,8 @@ def attention(
         bias: numbers added to the scores, shaped as ``mask``.
         causal: query i sees key j where j <= i + s - t: the last query sees every key.
         scale: 1 / sqrt(d) if left out.
-        dropout: the share of the weights set to 0 (the others grow by 1 / (1 - dropout)), drawn from ``key``.
+        dropout: the share of the weights set to 0 (the others grow by 1 / (1 - dropout)), drawn from ``key``. With it,
+            or with a bias, memory grows as t s; else as t + s.
 
     Returns:
         [..., t, heads, e].
