@@ -18,29 +18,35 @@ from spmdx.transforms.again import Draws
 from spmdx.transforms.vmap import vmap
 
 
-def linearize(function: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[..., Any]]:
+def linearize(function: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
     """The value of ``function(*primals)``, and the linear function of tangents that is its derivative there.
+
+    Returns:
+        ``(value, push)``; with ``has_aux``, of a function that returns ``(value, aux)``, ``(value, push, aux)``.
 
     ``push(*tangents)`` may be called many times, also inside :func:`spmdx.vmap`: it is the vjp of the vjp, so whatever
     has a gradient rule has a forward derivative.
     """
     draws = Draws()
     with draws.first():
-        value, _ = vjp(function, *primals)
+        value, _, *aux = vjp(function, *primals, has_aux=has_aux)
     mesh = default_mesh()
 
     def back(cotangent: Any) -> Any:
         with draws.second():
-            pull_back = vjp(function, *primals)[1]
+            pull_back = vjp(function, *primals, has_aux=has_aux)[1]
         return pull_back(cotangent)
 
     probe = tree.map(lambda x: zeros_like(x) if isinstance(x, Array) else asarray(x, mesh=mesh), value)
     _, pull_back = vjp(back, probe)
-    return value, lambda *tangents: pull_back(tangents)[0]
+    return value, lambda *tangents: pull_back(tangents)[0], *aux
 
 
-def jvp(function: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+def jvp(function: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any], has_aux: bool = False) -> Any:
     """The value of ``function(*primals)`` and its derivative in the direction of ``tangents``, one for each primal.
+
+    Returns:
+        ``(value, tangent)``; with ``has_aux``, of a function that returns ``(value, aux)``, ``(value, tangent, aux)``.
 
     A Hessian times a vector is ``sx.jvp(sx.grad(f), (x,), (v,))[1]``, at the cost of a few gradients.
     """
@@ -48,18 +54,20 @@ def jvp(function: Callable[..., Any], primals: Sequence[Any], tangents: Sequence
         raise ArgumentError(
             f"jvp got {len(primals)} primals and {len(tangents)} tangents.", "jvp(f, (x, y), (of_x, of_y))"
         )
-    value, push = linearize(function, *primals)
+    value, push, *aux = linearize(function, *primals, has_aux=has_aux)
     leaves, treedef = tree.flatten(tuple(primals))
     given = tree.match(tuple(tangents), treedef, "the tangent")
-    return value, push(*tree.unflatten(treedef, [slope_of(x, t, "tangent") for x, t in zip(arrays(*leaves), given)]))
+    slopes = [slope_of(x, t, "tangent") for x, t in zip(arrays(*leaves), given)]
+    return value, push(*tree.unflatten(treedef, slopes)), *aux
 
 
-def jacrev(function: Callable[..., Any], argnums: int | Sequence[int] = 0) -> Callable[..., Any]:
+def jacrev(function: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False) -> Callable[..., Any]:
     """The Jacobian function, a row at a time from the outputs back: the gradients of all outputs, batched.
 
     Args:
         function: of pytrees of real floating arrays, to a pytree of them.
         argnums: which argument or arguments.
+        has_aux: the function returns ``(outputs, aux)``, and this one ``(jacobian, aux)``.
 
     Returns:
         a function whose result has, for every output, the tree of the argument (a tuple of trees for several), each
@@ -67,7 +75,7 @@ def jacrev(function: Callable[..., Any], argnums: int | Sequence[int] = 0) -> Ca
     """
 
     def jacobian(chosen: Callable[..., Any], primals: tuple[Any, ...]) -> Any:
-        value, pull_back = vjp(chosen, *primals)
+        value, pull_back, *aux = vjp(chosen, *primals, has_aux=has_aux)
         outputs, out_def = tree.flatten(value)
         outputs = arrays(*outputs)
 
@@ -79,16 +87,16 @@ def jacrev(function: Callable[..., Any], argnums: int | Sequence[int] = 0) -> Ca
             found = vmap(row)(_basis(out))
             return tree.map(lambda g: reshape(g, (*out.shape, *g.shape[1:])), found)
 
-        return out_def, [rows(i, out) for i, out in enumerate(outputs)]
+        return out_def, [rows(i, out) for i, out in enumerate(outputs)], aux
 
     return _jacobian(function, argnums, jacobian)
 
 
-def jacfwd(function: Callable[..., Any], argnums: int | Sequence[int] = 0) -> Callable[..., Any]:
+def jacfwd(function: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False) -> Callable[..., Any]:
     """The Jacobian function, a column at a time from the inputs on: the same result as :func:`jacrev`."""
 
     def jacobian(chosen: Callable[..., Any], primals: tuple[Any, ...]) -> Any:
-        value, push = linearize(chosen, *primals)
+        value, push, *aux = linearize(chosen, *primals, has_aux=has_aux)
         outputs, out_def = tree.flatten(value)
         outputs = arrays(*outputs)
         inputs, in_def = tree.flatten(primals)
@@ -103,14 +111,17 @@ def jacfwd(function: Callable[..., Any], argnums: int | Sequence[int] = 0) -> Ca
             return [reshape(t, (*out.shape, *x.shape)) for t, out in zip(last, outputs)]
 
         table = [columns(i, x if isinstance(x, Array) else asarray(x)) for i, x in enumerate(inputs)]
-        return out_def, [tree.unflatten(in_def, [row[k] for row in table]) for k in range(len(outputs))]
+        return out_def, [tree.unflatten(in_def, [row[k] for row in table]) for k in range(len(outputs))], aux
 
     return _jacobian(function, argnums, jacobian)
 
 
-def hessian(function: Callable[..., Any], argnums: int | Sequence[int] = 0) -> Callable[..., Any]:
-    """The matrix of second derivatives, of shape output + input + input: the Jacobian of the Jacobian."""
-    return jacrev(jacrev(function, argnums), argnums)
+def hessian(
+    function: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False
+) -> Callable[..., Any]:
+    """The matrix of second derivatives, of shape output + input + input: the Jacobian of the Jacobian. With
+    ``has_aux`` a pair, as :func:`jacrev`'s."""
+    return jacrev(jacrev(function, argnums, has_aux), argnums, has_aux)
 
 
 def _jacobian(
@@ -126,8 +137,9 @@ def _jacobian(
                 full[i] = x
             return function(*full, **kwargs)
 
-        out_def, found = jacobian(chosen, tuple(args[i] for i in numbers))
-        return tree.unflatten(out_def, [f[0] if one(argnums) else f for f in found])
+        out_def, found, aux = jacobian(chosen, tuple(args[i] for i in numbers))
+        made = tree.unflatten(out_def, [f[0] if one(argnums) else f for f in found])
+        return (made, *aux) if aux else made
 
     return wrapped
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
+from operator import index
 from typing import Any
 
 from spmdx import tree
@@ -17,7 +18,9 @@ from spmdx.transforms.batched import Level
 Axes = Any  # an int, None, or a container of these
 
 
-def vmap(function: Callable[..., Any], in_axes: Axes = 0, out_axes: Axes = 0) -> Callable[..., Any]:
+def vmap(
+    function: Callable[..., Any], in_axes: Axes = 0, out_axes: Axes = 0, axis_size: int | None = None
+) -> Callable[..., Any]:
     """``function``, of one example, made a function of a batch of them: every operation runs once, on the whole batch.
 
     Args:
@@ -26,6 +29,7 @@ def vmap(function: Callable[..., Any], in_axes: Axes = 0, out_axes: Axes = 0) ->
             share; one for all arguments, or a tuple of one for each, in which a tuple, list or dict speaks of an
             argument's parts.
         out_axes: where the batch stands in the results; None for a result that is the same for all examples.
+        axis_size: how many examples there are; it may be left out where an argument is a batch, which tells.
 
     Returns:
         a function of positional arguments. It equals ``sx.stack`` of the function over the examples, up to rounding.
@@ -38,15 +42,23 @@ def vmap(function: Callable[..., Any], in_axes: Axes = 0, out_axes: Axes = 0) ->
         BatchError: what asks for an array's elements, as ``if x > 0:`` does.
     """
 
+    asked = None if axis_size is None else _size(axis_size)
+
     @wraps(function)
     def batched(*args: Any) -> Any:
         leaves, treedef = tree.flatten(args)
         axes = _spread(in_axes if isinstance(in_axes, (tuple, list)) else (in_axes,) * len(args), args, "in_axes")
         arrays = [x if axis is None else x if isinstance(x, Array) else asarray(x) for x, axis in zip(leaves, axes)]
         lengths = {x.shape[_checked(axis, x)] for x, axis in zip(arrays, axes) if axis is not None}
+        if asked is not None:
+            lengths.add(asked)
         if len(lengths) != 1:
             found = f"batches of lengths {', '.join(map(str, sorted(lengths)))}" if lengths else "no batch"
-            raise ShapeError(f"vmap needs one length for all batches; it got {found}.", "in_axes=(0, None) for shared")
+            found = found if asked is None else f"{found}, with axis_size={asked}"
+            raise ShapeError(
+                f"vmap needs one length for all batches; it got {found}.",
+                "in_axes=(0, None) for shared, or axis_size=3 where nothing is a batch",
+            )
         arrays = [x if axis is None else moveaxis(x, axis, 0) for x, axis in zip(arrays, axes)]
         level = Level(lengths.pop(), [x for x, axis in zip(arrays, axes) if axis is not None])
         examples = [x if axis is None else level.up(x) for x, axis in zip(arrays, axes)]
@@ -57,6 +69,17 @@ def vmap(function: Callable[..., Any], in_axes: Axes = 0, out_axes: Axes = 0) ->
             return tree.unflatten(out_def, [_out(level, x, axis) for x, axis in zip(outputs, places)])
 
     return batched
+
+
+def _size(given: Any) -> int:
+    """A number of examples."""
+    try:
+        size = index(given)
+    except TypeError:
+        size = -1
+    if size < 0:
+        raise ArgumentError(f"vmap of axis_size={given!r} examples.", "axis_size=3")
+    return size
 
 
 def _checked(axis: int, x: Array) -> int:

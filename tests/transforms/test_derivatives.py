@@ -167,6 +167,57 @@ def test_a_function_that_draws_is_the_same_function_twice() -> None:
     assert rng.state[1] == 1
 
 
+def with_aux(x: Any) -> Any:
+    """A value, and beside it arrays and what is none."""
+    inner = x @ x.T
+    return sx.softmax(inner, axis=1) @ sx.sin(x), {"inner": inner, "name": "softmax", "fixed": sx.ones(2, mesh=x.mesh)}
+
+
+@in_each_world
+def test_what_a_function_returns_beside_its_value(mesh: sx.Mesh) -> None:
+    """Exact: derivatives are those without it, and it is what the function returned, a constant."""
+    for placement in placements(mesh, 2, partial=False):
+        x, v = put(X, mesh, placement), put(V, mesh)
+        value, tangent, aux = sx.jvp(with_aux, (x,), (v,), has_aux=True)
+        exact(value, function(x))
+        exact(tangent, sx.jvp(function, (x,), (v,))[1])
+        found, push, again = sx.linearize(with_aux, x, has_aux=True)
+        exact(found, value)
+        exact(push(v), tangent)
+        beside = [aux, again]
+        for jacobian in (sx.jacrev, sx.jacfwd):
+            made, aux = jacobian(with_aux, has_aux=True)(x)
+            exact(made, jacobian(function)(x))
+            beside.append(aux)
+        for aux in beside:
+            exact(aux["inner"], x @ x.T)
+            assert aux["name"] == "softmax"
+            assert aux["fixed"].tolist() == [1, 1]
+            assert type(aux["inner"]) is sx.Array
+
+
+def test_second_derivatives_with_aux() -> None:
+    """Exact, alone, of several arguments, and of each example of a batch."""
+
+    def pair(x: Any, y: Any) -> Any:
+        return sx.sum(x**3 * y), (x * y, "beside")
+
+    x, y = sx.asarray(np.array([1.0, 2.0])), sx.asarray(np.array([3.0, 5.0]))
+    found, (product, name) = sx.hessian(pair, has_aux=True)(x, y)
+    assert found.tolist() == [[18.0, 0.0], [0.0, 60.0]]
+    assert (product.tolist(), name, type(product)) == ([3.0, 10.0], "beside", sx.Array)
+    both, _ = sx.hessian(pair, argnums=(0, 1), has_aux=True)(x, y)
+    assert both[0][1].tolist() == both[1][0].tolist() == [[3.0, 0.0], [0.0, 12.0]]
+    each, product = sx.vmap(lambda x, y: (lambda h, aux: (h, aux[0]))(*sx.hessian(pair, has_aux=True)(x, y)))(
+        sx.stack([x, 2 * x]), sx.stack([y, y])
+    )
+    assert each[1].tolist() == [[36.0, 0.0], [0.0, 120.0]]
+    assert product.tolist() == [[3.0, 10.0], [6.0, 20.0]]
+    # the gradient of what is made of a tangent, beside which there is something else
+    total = sx.grad(lambda x: sx.sum(sx.jvp(lambda z: pair(z, y), (x,), (sx.ones(2),), has_aux=True)[1]))(x)
+    assert total.tolist() == [18.0, 60.0]
+
+
 def test_numbers_and_numpy_arrays_are_tangents_and_cotangents() -> None:
     """As they are primals. Exact."""
     x = sx.asarray(np.arange(1.0, 4.0))
@@ -186,6 +237,8 @@ def test_what_does_not_fit_says_so() -> None:
         (lambda: sx.vjp(lambda v: v * v, x)[1](np.ones(2)), ShapeError, "cotangent of shape"),
         (lambda: sx.grad(lambda v: sx.sum(v), has_aux=True)(x), GradientError, "return value, aux"),
         (lambda: sx.grad(lambda v: (sx.sum(v), 1, 2), has_aux=True)(x), GradientError, "return value, aux"),
+        (lambda: sx.jvp(lambda v: sx.sum(v), (x,), (x,), has_aux=True), GradientError, "return value, aux"),
+        (lambda: sx.jacfwd(lambda v: sx.sum(v), has_aux=True)(x), GradientError, "return value, aux"),
         (lambda: sx.grad(sx.sum, argnums=(0, -1))(x), ArgumentError, "names an argument twice"),
         (lambda: sx.grad(lambda v: "loss")(x), GradientError, "real scalar"),
     ):

@@ -12,7 +12,7 @@ from worlds import close, draw, exact, in_each_world, placements, put
 
 import spmdx as sx
 from spmdx import nn
-from spmdx.errors import BatchError, GradientError
+from spmdx.errors import ArgumentError, BatchError, GradientError, ShapeError
 
 X, W = draw(4, 3, 5), draw(5, 2, seed=1)
 
@@ -231,6 +231,25 @@ def test_axes_of_dicts_go_by_keys() -> None:
         exact(found["a"], X[:, 0])
     with pytest.raises(ValueError, match="does not fit Counter"):
         sx.vmap(lambda x: x, in_axes=({"a": 0},))(Counter(a=1))
+
+
+def test_a_number_of_examples_that_is_told() -> None:
+    """As many of the same where no argument is a batch; where one is, it has to agree."""
+    x = sx.asarray(np.arange(3.0))
+    assert sx.vmap(lambda: x * 2, axis_size=2)().tolist() == [[0, 2, 4]] * 2
+    assert sx.vmap(lambda x: x + 1, in_axes=None, axis_size=2)(x).tolist() == [[1, 2, 3]] * 2
+    assert sx.vmap(lambda x: x + 1, axis_size=np.int64(3))(x).tolist() == [1, 2, 3]
+    assert sx.vmap(lambda x: x + 1, in_axes=None, axis_size=0)(x).shape == (0, 3)
+    nested = sx.vmap(lambda a: sx.vmap(lambda b: a + b, None, axis_size=2)(x), axis_size=3)(x)
+    assert nested.shape == (3, 2, 3)
+    for call, error, said in (
+        (lambda: sx.vmap(lambda x: x, axis_size=2)(x), ShapeError, "batches of lengths 2, 3, with axis_size=2"),
+        (lambda: sx.vmap(lambda x: x, None)(x), ShapeError, "no batch"),
+        (lambda: sx.vmap(lambda x: x, axis_size=-1), ArgumentError, "axis_size=3"),
+        (lambda: sx.vmap(lambda x: x, axis_size=2.0), ArgumentError, "axis_size=3"),
+    ):
+        with pytest.raises(error, match=said):
+            call()
 
 
 def test_bad_axes_say_so() -> None:
