@@ -2,17 +2,21 @@
 
     python examples/gpt/train.py
     mpiexec -n 4 python examples/gpt/train.py --mesh data=2,model=2 --plan megatron+zero3
+    mpiexec -n 4 python examples/gpt/train.py --mesh data=2,model=2 --plan 2d --compute bfloat16
     python examples/gpt/train.py --mesh data=64,model=8 --plan megatron+sp+zero3 --estimate
     python examples/gpt/train.py --checkpoint FOLDER --save-every 50 [--resume]
 
 The loop is that of one device; the plan says where the pieces lie, and the losses stay those of one rank. A tenth of
 the files is held out for validation. Leaves a picture of the losses and prints a sample. A run may be resumed on
 another mesh and by another plan: the checkpoint has global values, and a batch depends on the seed and the step alone.
+With --compute bfloat16 the model computes, and ZeRO-3 gathers, in half of float32's bytes; parameters, their gradients
+and the optimizer's state stay in --dtype.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import sysconfig
 import time
@@ -72,13 +76,14 @@ class Progress(NamedTuple):
     params: Any
     state: Any
     steps: int
+    history: str  # the losses so far, and those held out: a text of two lists
 
 
 def start(options: argparse.Namespace, begin: Callable[[], tuple[Any, Any]]) -> Progress:
     """The beginning, or what the checkpoint holds, of which each rank reads its own blocks."""
     if not options.resume:
-        return Progress(*begin(), 0)
-    found: Progress = checkpoint.load(file_of(options), Progress(*sx.eval_shape(begin), 0))
+        return Progress(*begin(), 0, "[[], []]")
+    found: Progress = checkpoint.load(file_of(options), Progress(*sx.eval_shape(begin), 0, ""))
     if found.steps >= options.steps:
         raise SystemExit(f"The checkpoint has taken {found.steps} steps.\n  Write --steps {2 * found.steps}")
     return found
@@ -89,10 +94,18 @@ def file_of(options: argparse.Namespace) -> Path:
     return Path(options.checkpoint) / "latest.safetensors"
 
 
-class Run(NamedTuple):
-    """What a run leaves behind."""
+def objective(config: Config, options: argparse.Namespace) -> Callable[[Any, Any], sx.Array]:
+    """The loss of parameters and tokens, computed in the dtype that is asked for."""
 
-    first: int  # steps that were taken before it
+    def of(params: Any, tokens: Any) -> sx.Array:
+        return loss(nn.cast(params, np.dtype(options.compute or options.dtype)), tokens, config)
+
+    return of
+
+
+class Run(NamedTuple):
+    """What a run leaves behind, with what it was resumed from."""
+
     losses: list[float]
     validation: list[tuple[int, float]]
     params: Any
@@ -106,9 +119,10 @@ def train(config: Config, text: Text, options: argparse.Namespace, hide: bool | 
         params = nn.init(parameters(config), sx.random.key(options.seed), dtype=np.dtype(options.dtype))
         return params, optimizer.init(params)
 
-    params, state, first = start(options, begin)
-    step = make_step(lambda params, tokens: loss(params, tokens, config), optimizer)
-    losses, validation = [], []
+    params, state, first, history = start(options, begin)
+    of = objective(config, options)
+    step = make_step(of, optimizer)
+    losses, validation = json.loads(history)
     label = f"{nn.count(params):,} parameters"
     progress = tqdm(range(first, options.steps), label, options.steps, initial=first, disable=hide)
     for i in progress:
@@ -117,15 +131,16 @@ def train(config: Config, text: Text, options: argparse.Namespace, hide: bool | 
         params, state, value = step(params, state, tokens)
         losses.append(float(value))
         rate, last = options.batch * config.length / (time.perf_counter() - begun), i == options.steps - 1
-        if options.checkpoint and (last or i % options.save_every == options.save_every - 1):
-            checkpoint.save(file_of(options), Progress(params, state, i + 1))
         if last or i % options.validate == options.validate - 1:
             held_out = [batch(text.held_out, options.batch, config.length, (1, k)) for k in range(4)]
-            found = [float(loss(params, sx.asarray(tokens), config)) for tokens in held_out]
+            found = [float(of(params, sx.asarray(tokens))) for tokens in held_out]
             validation.append((i + 1, sum(found) / len(found)))
+        if options.checkpoint and (last or i % options.save_every == options.save_every - 1):
+            history = json.dumps([losses, validation])
+            checkpoint.save(file_of(options), Progress(params, state, i + 1, history))
         held = f"{validation[-1][1]:.3f}" if validation else "-"
         progress.set_postfix(loss=f"{losses[-1]:.3f}", held_out=held, tokens_per_second=f"{rate:,.0f}")
-    return Run(first, losses, validation, params)
+    return Run(losses, validation, params)
 
 
 def arguments(words: list[str] | None = None) -> argparse.Namespace:
@@ -134,6 +149,7 @@ def arguments(words: list[str] | None = None) -> argparse.Namespace:
     counts = {"validate": 50, "sample": 200}  # steps between validations; bytes to generate at the end
     command = parser(__doc__, steps=200, rate=3e-3, plot="gpt-loss.png", **sizes, **counts)
     command.add_argument("--form", choices=["gpt2", "llama"], default="gpt2")
+    command.add_argument("--compute", help="the dtype that the model computes in, as bfloat16; --dtype if left out")
     command.add_argument("--checkpoint", help="the folder for checkpoints, on a file system that all ranks share")
     command.add_argument("--save-every", type=int, default=100, help="steps between checkpoints")
     command.add_argument("--resume", action="store_true", help="go on from the checkpoint; the other options as before")
@@ -153,7 +169,7 @@ def main() -> None:
     chosen = plan(options.plan)
     if options.estimate:
         tokens = np.zeros((options.batch, config.length + 1), np.int64)
-        gradient = sx.value_and_grad(lambda params, tokens: loss(params, tokens, config))
+        gradient = sx.value_and_grad(objective(config, options))
         print(chosen.estimate(gradient, parameters(config), tokens, mesh=options.mesh, dtype=options.dtype))
         return
     mesh = sx.make_mesh(options.mesh)
@@ -163,7 +179,7 @@ def main() -> None:
     if mesh.rank == 0:
         print(chosen.check(parameters(config), running.used))
         print(f"loss {run.losses[-1]:.4f}, held out {run.validation[-1][1]:.4f} nats a byte\n\n{text}")
-        curves = {"training": list(enumerate(run.losses, run.first + 1)), "held out": run.validation}
+        curves = {"training": list(enumerate(run.losses, 1)), "held out": run.validation}
         picture(options.plot, f"{options.form} on {mesh.size} ranks, {options.plan}", "loss, nats a byte", curves)
 
 

@@ -28,14 +28,15 @@ class Interrupted(Exception):
 
 
 def run(folder: Path, words: str, axes: dict[str, int], *more: str) -> list[Any]:
-    """Train on thread ranks; of each the losses, and the bits of the parameters."""
-    line = f"--steps {STEPS} --batch 4 --validate {STEPS} --checkpoint {folder} --save-every 2"
+    """Train on thread ranks; of each the losses, also those held out, and the bits of the parameters."""
+    line = f"--steps {STEPS} --batch 4 --validate 2 --checkpoint {folder} --save-every 2"
     options = train.arguments([*line.split(), *more])
 
     def on_rank() -> Any:
         with plans.plan(words).on(sx.make_mesh(axes)):
             made = train.train(CONFIG, TEXT, options, hide=True)
-            return made.losses, [x.numpy().tobytes() for x in sx.tree.leaves(made.params)]
+            held_out = [tuple(point) for point in made.validation]
+            return (made.losses, held_out), [x.numpy().tobytes() for x in sx.tree.leaves(made.params)]
 
     return spmd(int(np.prod(list(axes.values()))))(on_rank)()
 
@@ -59,12 +60,29 @@ def test_a_resumed_run_is_the_run_that_never_stopped(tmp_path: Path, monkeypatch
         run(tmp_path / "cut", words, axes)
     kept = (tmp_path / "cut" / "latest.safetensors").read_bytes()  # after 2 steps; the third is lost
     for (losses, params), (all_losses, all_params) in zip(run(tmp_path / "cut", words, axes, "--resume"), whole):
-        assert losses == all_losses[2:]  # exact
+        assert losses == all_losses  # exact, and with those before
         assert params == all_params
     for other, sizes in (("zero1", {"data": 3}), ("megatron", {"model": 2}), ("dp", {"data": 1})):
         (tmp_path / "cut" / "latest.safetensors").write_bytes(kept)
-        losses, _ = run(tmp_path / "cut", other, sizes, "--resume")[0]
-        np.testing.assert_allclose(losses, whole[0][0][2:], rtol=1e-5, atol=0)
+        (losses, held_out), _ = run(tmp_path / "cut", other, sizes, "--resume")[0]
+        np.testing.assert_allclose(losses, whole[0][0][0], rtol=1e-5, atol=0)
+        np.testing.assert_allclose(held_out, whole[0][0][1], rtol=1e-5, atol=0)
+        assert [i for i, _ in held_out] == [2, 4, 6]
+
+
+def test_half_width_compute_and_whole_masters(tmp_path: Path) -> None:
+    """The losses are those of float32, as far as bfloat16 goes; what is kept and what the optimizer sees is float32."""
+    (whole, _), (half, _) = (run(tmp_path, "zero3", {"data": 2}, *more)[0] for more in ((), ("--compute", "bfloat16")))
+    np.testing.assert_allclose(half[0], whole[0], rtol=0.01, atol=0)
+    assert half[0] != whole[0]
+    saved = sx.checkpoint.views(tmp_path / "latest.safetensors")
+    assert {x.dtype for x in saved.values() if x.ndim > 1} == {np.dtype(np.float32)}
+    moved = []
+    for more in ([], ["--compute", "bfloat16"]):
+        gradient = sx.value_and_grad(train.objective(CONFIG, train.arguments(more)))
+        shapes, tokens = train.parameters(CONFIG), np.zeros((2, CONFIG.length + 1), np.int64)
+        moved.append(plans.plan("zero3").estimate(gradient, shapes, tokens, mesh={"data": 2}).bytes)
+    assert moved[1] == moved[0] / 2
 
 
 def test_what_cannot_be_resumed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
