@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -42,14 +42,17 @@ def copied(block: Any) -> Any:
 
 def copy_to(out: Any, block: Any) -> None:
     """NumPy's copy into memory; of an array that lies in a file no more is read than it holds."""
-    file = file_of(block)
-    with nullcontext() if file is None else reading(file, block):
+    with reading(block):
         np.copyto(out, block)
 
 
 @contextmanager
-def reading(file: mmap.mmap, block: Any) -> Iterator[None]:
-    """Around the reading of an array in this mapping, all of it and nothing else."""
+def reading(block: Any) -> Iterator[None]:
+    """Around the reading of a NumPy array, all of it and nothing else of the file that it may lie in."""
+    file = file_of(block)
+    if file is None:
+        yield
+        return
     file.madvise(mmap.MADV_RANDOM)
     try:
         first = np.frombuffer(file, np.uint8).ctypes.data

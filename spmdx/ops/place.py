@@ -25,7 +25,7 @@ from spmdx.mesh import Coordinate, Mesh
 from spmdx.move import again, begin, count, move, record, remember
 from spmdx.op import default_mesh, op, registry
 from spmdx.ops.axes import sizes_of
-from spmdx.ops.mapped import copied
+from spmdx.ops.mapped import copied, reading
 from spmdx.placement import AxisPlacement, P, Placement, Replicate, Shard
 from spmdx.plan import LOCAL, Step, plan
 from spmdx.runtime import memory
@@ -112,7 +112,8 @@ def asarray(
     start = (whole,) * spec.mesh.size if spec.mesh.device == "sim" else whole
     [blocks] = move([plan(everywhere, spec)], [start])  # slices and masks only
     if spec.mesh.device == "cuda" and xp is np:
-        blocks = memory.put("cuda", blocks)
+        with reading(blocks):
+            blocks = memory.put("cuda", blocks)
     elif copy is not False:
         blocks = tuple(map(copied, blocks)) if isinstance(blocks, tuple) else copied(blocks)
     return Array(blocks, spec)
