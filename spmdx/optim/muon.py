@@ -133,13 +133,19 @@ def muon(
     ``(heads, size | width)``: a stack of layers in one array takes a :class:`Matrix`.
     """
     decays = [add_decayed_weights(weight_decay)] if weight_decay else []
-    step = scale_by_muon(decay, nesterov, steps, lambda params: _picked(matrices, params))
-    whole = chain(step, *decays, scale_by_learning_rate(rate))
+    others = adamw(adam_rate, weight_decay=weight_decay)
+    last = scale_by_learning_rate(rate)
 
-    def labels(params: Any) -> Any:
-        return tree.map(lambda m: "muon" if m else "adamw", _picked(matrices, params))
+    def parted(params: Any) -> GradientTransformation:
+        picked = _picked(matrices, params)  # of all parameters: the steps see their own alone
+        step = scale_by_muon(decay, nesterov, steps, lambda part: picked)
+        labels = tree.map(lambda m: "muon" if m else "adamw", picked)
+        return partition({"muon": chain(step, *decays, last), "adamw": others}, labels)
 
-    return partition({"muon": whole, "adamw": adamw(adam_rate, weight_decay=weight_decay)}, labels)
+    def update(grads: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
+        return parted(grads if params is None else params).update(grads, state, params)
+
+    return GradientTransformation(lambda params: parted(params).init(params), update)
 
 
 def _picked(matrices: Any, params: Any) -> Any:

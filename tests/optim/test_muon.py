@@ -100,6 +100,16 @@ def test_matrices_are_told(matrices: Any) -> None:
     assert np.all(np.abs(singular(updates["w0"].numpy().reshape(6, 4)) - 1) < 0.4)
 
 
+def test_a_function_tells_from_all_parameters() -> None:
+    """Whichever of them Muon moves."""
+    params = {k: sx.asarray(drawn(0)[k], mesh=ONE) for k in ("weight", "tall")}
+    optimizer = optim.muon(1.0, matrices=lambda p: {"weight": p["tall"].ndim == 2, "tall": p["weight"].ndim > 2})
+    state = optimizer.init(params)
+    assert tree.paths(state["muon"][0]) == ["0.weight"]
+    updates, _ = optimizer.update(params, state, params)
+    assert np.all(np.abs(singular(updates["weight"].numpy()) - 1) < 0.6)
+
+
 def test_a_vector_is_no_matrix() -> None:
     params = {"a": {"v": sx.ones((3,), mesh=ONE)}}
     for wrong in (
