@@ -72,11 +72,12 @@ class Target:
             os.chmod(self.partial, stat.S_IMODE(mode))
         os.replace(self.partial, self.path)
         self.made = False
-        folder = os.open(self.folder, os.O_RDONLY)
-        try:
-            os.fsync(folder)  # the new name as well
-        finally:
-            os.close(folder)
+        with suppress(OSError):  # the file is replaced, also where a folder cannot be read or synchronized
+            folder = os.open(self.folder, os.O_RDONLY)
+            try:
+                os.fsync(folder)  # the new name as well
+            finally:
+                os.close(folder)
 
     def drop(self) -> None:
         """Remove the partial file of a save that has failed."""
@@ -87,10 +88,11 @@ class Target:
     def _sweep(self, now: float) -> None:
         """Remove what killed saves to this path have left: ``now`` is the time of the file system's own clock."""
         ours = re.compile(re.escape(self.stem) + r"\.[0-9a-f]{16}\.partial")
-        for entry in os.scandir(self.folder):
-            with suppress(OSError):
-                if ours.fullmatch(entry.name) and now - entry.stat(follow_symlinks=False).st_mtime > STALE:
-                    os.remove(entry.path)
+        with suppress(OSError), os.scandir(self.folder) as entries:  # a folder may be one to write in, not to list
+            for entry in entries:
+                with suppress(OSError):
+                    if ours.fullmatch(entry.name) and now - entry.stat(follow_symlinks=False).st_mtime > STALE:
+                        os.remove(entry.path)
 
 
 def _mode(path: str) -> int | None:

@@ -39,6 +39,20 @@ def test_the_mode_of_a_file_is_kept_and_a_link_followed(tmp_path: Path) -> None:
         assert np.array_equal(checkpoint.load(link, W)["w"], W["w"])
 
 
+def test_a_folder_that_is_neither_listed_nor_synchronized(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A save that has replaced the file does not say that it failed."""
+
+    def refused(*args: Any) -> Any:
+        raise PermissionError(13, "Permission denied")
+
+    fsync = os.fsync
+    monkeypatch.setattr(os, "scandir", refused)
+    monkeypatch.setattr(os, "fsync", lambda fd: refused() if stat.S_ISDIR(os.fstat(fd).st_mode) else fsync(fd))
+    checkpoint.save(tmp_path / "x", W)
+    monkeypatch.undo()
+    assert names(tmp_path) == {"x"} and np.array_equal(checkpoint.views(tmp_path / "x")["w"], W["w"])
+
+
 def test_what_is_no_file_is_not_replaced(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
