@@ -17,7 +17,6 @@ from spmdx.op import op
 from spmdx.ops import elementwise as e
 from spmdx.ops.axes import names, one
 from spmdx.ops.fit import fit
-from spmdx.ops.moments import logsumexp
 from spmdx.ops.place import asarray
 from spmdx.ops.reduce import finished, max, sum
 from spmdx.ops.scatter import check, locate, template
@@ -320,7 +319,11 @@ def softmax(x: Any, axis: int = -1) -> Array:
 def log_softmax(x: Any, axis: int = -1) -> Array:
     """log(softmax(x)) along a dimension, without overflow; communicates as :func:`softmax`."""
     x, axis, out = _in_float(x, axis, "log_softmax")
-    found = _log_softmax(x, axis) if _whole(x, axis) else e.subtract(x, logsumexp(x, axis, True))
+    if _whole(x, axis):
+        found = _log_softmax(x, axis)
+    else:
+        low = e.subtract(x, max(plain(x), axis, True))
+        found = e.subtract(low, e.log(sum(e.exp(low), axis, None, True)))
     return found if out == found.dtype else e.astype(found, out)
 
 

@@ -29,6 +29,11 @@ def softmax(x: object, axis: int) -> object:
     return powers / powers.sum(axis, keepdims=True)
 
 
+def log_softmax(x: object) -> object:
+    low = np.asarray(x, np.float64) - x.max(-1, keepdims=True)
+    return (low - np.log(np.exp(low).sum(-1, keepdims=True))).astype(x.dtype)
+
+
 def in_float32(x: object) -> object:
     return softmax(x.astype("f4"), -1).astype(x.dtype)
 
@@ -141,6 +146,7 @@ CASES += [
         CLOSE,
         (0,),
     ),
+    Case("log_softmax", lambda x: scan.log_softmax(x), log_softmax, (special,), CLOSE),
     Case(
         "take_along_axis",
         lambda x, i: scan.take_along_axis(x, i, 1),
