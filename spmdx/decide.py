@@ -79,7 +79,8 @@ def default_mesh() -> Mesh:
 def decide(operation: Operation, operands: tuple[Any, ...], static: Mapping[str, Any], stay: bool = False) -> Entry:
     """Propagate, and bind the body: the entry for a call not seen before. ``stay``: as a plan wants it."""
     mesh = common_mesh(operation.name, [x.spec for x in operands if isinstance(x, Array)])
-    specs = [_on(mesh, x) for x in operands]
+    inexact = any(isinstance(x, Array) and x.dtype.kind in "fcV" for x in operands)
+    specs = [_on(mesh, x, inexact) for x in operands]
     shapes = [s.shape for s in specs]
     if operation.prepare is not None:
         static = operation.prepare(*shapes, **static)
@@ -145,10 +146,11 @@ def common_mesh(name: str, specs: list[Spec]) -> Mesh:
     return mesh
 
 
-def _on(mesh: Mesh, x: Any) -> Spec:
+def _on(mesh: Mesh, x: Any, inexact: bool) -> Spec:
+    """An operand's spec. ``inexact``: it meets an array whose dtype takes integers beyond 64 bits."""
     if not isinstance(x, Array):
         dtype = np.asarray(x).dtype
-        if dtype.kind == "O":
+        if dtype.kind == "O" and not inexact:
             raise OverflowError  # op.py says of what
         return place(mesh, (), dtype)
     return x.spec if x.spec.mesh is mesh else place(mesh, x.spec.shape, x.spec.dtype)

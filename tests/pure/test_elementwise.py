@@ -69,6 +69,16 @@ def test_python_scalars_are_weak(name: str) -> None:
         same(name, scalar, np.array([1, 2, 3], dtype))
 
 
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "complex64"])
+def test_integers_of_any_size_meet_floating_point_arrays(dtype: str) -> None:
+    x = np.array([1, 2, 3], dtype)
+    with np.errstate(over="ignore"):
+        for number in (2**70, -(2**64)):
+            for _ in range(2):
+                same("hypot" if dtype == "float64" else "add", x, number)
+            assert (sx.subtract(number, sx.asarray(x)).numpy() == number - x).all()
+
+
 @pytest.mark.parametrize("name", ["add", "multiply"])
 def test_large_operands_on_threads(name: str) -> None:
     """Exact: blocks that lie alike, rows and a vector, and such as are left to NumPy."""
