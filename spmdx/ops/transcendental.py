@@ -182,9 +182,16 @@ tan.vjp(lambda g, out, x: g * (1 + square(out)))
 asin.vjp(lambda g, out, x: g / _circle(x))
 acos.vjp(lambda g, out, x: -g / _circle(x))
 atan.vjp(lambda g, out, x: g / (1 + square(x)))
+
+
+def _radius_squared(x: Any, y: Any) -> Any:
+    """x**2 + y**2; integers that are numbers would wrap."""
+    return square(x if isinstance(x, Array) else float(x)) + square(y if isinstance(y, Array) else float(y))
+
+
 atan2.vjp(
-    lambda g, out, x, y: fit(g * (y / (square(x) + square(y))), x),
-    lambda g, out, x, y: fit(-g * (x / (square(x) + square(y))), y),
+    lambda g, out, x, y: fit(g * (y / _radius_squared(x, y)), x),
+    lambda g, out, x, y: fit(-g * (x / _radius_squared(x, y)), y),
 )
 
 # Hyperbolic functions and their inverses

@@ -244,6 +244,15 @@ def test_corners_of_gradients(function: Any, at: Any, want: Any) -> None:
     assert gradient(function, *at) == want
 
 
+def test_gradients_of_angles_beside_large_integers() -> None:
+    """Whose squares no int64 holds."""
+    x = sx.asarray(np.array([1.0, -2.0]))
+    for number in (2**32, 2**70):
+        assert np.allclose(sx.grad(lambda x, n=number: sx.atan2(x, n).sum())(x).numpy(), 1 / number, rtol=1e-14)
+        got = sx.grad(lambda x, n=number: sx.atan2(n, x).sum())(x).numpy()
+        assert np.allclose(got, -1 / number, rtol=1e-14)
+
+
 def test_gradient_of_a_cast_has_the_operands_dtype() -> None:
     x = sx.asarray(np.ones(3, BFLOAT16))
     g = sx.grad(lambda x: (x.astype("float64") * np.arange(3.0)).sum())(x)
