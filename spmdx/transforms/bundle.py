@@ -15,16 +15,16 @@ from spmdx.transforms.batched import Level, level_of
 class _Rule(Rule):
     """The gradient rule of a bundle: what stands in for an operation where several outputs are recorded at once."""
 
-    def __init__(self, name: str, gradients: Callable[[Any], list[Any]]) -> None:
-        self.name, self.gradients = name, gradients
-        self._last: tuple[Any, list[Any]] | None = None
+    def __init__(self, name: str, gradients: Callable[[Any], list[Any]], last: int) -> None:
+        self.name, self.gradients, self.last = name, gradients, last  # the last operand that a walk may ask about
+        self._found: tuple[Any, list[Any]] | None = None
 
     def gradient(self, i: int, g: Any, out: Any, inputs: tuple[Any, ...], static: Any) -> Any:
-        if self._last is None or self._last[0] is not g:
-            self._last = g, self.gradients(g)
-        found = self._last[1][i]
-        if i == len(inputs) - 1:
-            self._last = None
+        if self._found is None or self._found[0] is not g:
+            self._found = g, self.gradients(g)
+        found = self._found[1][i]
+        if i == self.last:
+            self._found = None  # the record lives on until the walk ends, these need not
         return found
 
 
@@ -46,7 +46,8 @@ def bundled(outputs: Sequence[Any], inputs: list[Any], name: str, gradients: Cal
         return _bundled_batches(level, outputs, inputs, name, gradients)
     if not any(type(x) is Watched for x in inputs) or not context.get().depth:
         return [plain(x) for x in outputs]
-    bundle, n = Bundle(_Rule(name, gradients), tuple(inputs), {}), len(outputs)
+    last = max((i for i, x in enumerate(inputs) if type(x) is Watched and x.dtype.kind in "fcV"), default=-1)
+    bundle, n = Bundle(_Rule(name, gradients, last), tuple(inputs), {}), len(outputs)
     return [
         Watched(x._block, x.spec, _Pick(i, n), (bundle,), {}) if isinstance(x, Array) else x
         for i, x in enumerate(outputs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import numpy as np
@@ -95,6 +96,32 @@ def test_custom_vjp() -> None:
     assert np.array_equal(g.numpy(), np.full_like(VALUE, 10.0))
     h = sx.grad(lambda x: (twice(x, x)[0] + twice(x, x)[1]).sum())(x)
     assert np.array_equal(h.numpy(), np.full_like(VALUE, 10.0))
+
+
+def test_custom_vjp_lets_gradients_go_while_the_walk_goes_on() -> None:
+    """Also where its last argument is a constant or an integer, for which no gradient is asked."""
+    made: list[weakref.ref[Any]] = []
+    alive = []
+
+    def backward(kept: Any, g: Any) -> Any:
+        alive.append(sum(ref() is not None for ref in made))
+        found = g * 2.0
+        made.append(weakref.ref(found))
+        return found, None
+
+    f = sx.custom_vjp(lambda x, y: x * 2.0)
+    f.defvjp(lambda x, y: (x * 2.0, None), backward)
+    x = sx.asarray(VALUE)
+
+    def loss(x: Any, last: Any) -> Any:
+        for _ in range(5):
+            x = f(x, last(x)) * 3.0
+        return x.sum()
+
+    for last in (lambda x: sx.asarray(VALUE), lambda x: x > 0):
+        alive.clear()
+        assert (sx.grad(loss)(x, last).numpy() == 6.0**5).all()
+        assert max(alive) <= 1
 
 
 def test_custom_vjp_needs_its_rule() -> None:
