@@ -24,7 +24,7 @@ Object watch(const py::list& leaves) {
     for (size_t i = 0; i < leaves.size(); ++i) {
         PyObject* const x = leaves[i].ptr();
         if (!is_array(x) || !is_smooth(x)) return py::none();
-        if (!slot(x, records.block)) py::handle(x).attr("_block");  // it was let go: Python says so
+        if (!slot(x, records.block)) py::getattr(x, "_block");  // it was let go: Python says so
         const bool again = Py_TYPE(x) == records.watched;
         PyObject* const made = wrapped(records.watched, slot(x, records.block), slot(x, records.spec));
         if (!made) throw py::error_already_set();

@@ -86,6 +86,13 @@ def test_rules_of_users_are_asked_each_time() -> None:
     assert len(seen) == 5
 
 
+def test_a_block_that_was_let_go_is_an_error() -> None:
+    x = sx.asarray(X)
+    del x._block
+    with pytest.raises(sx.errors.GradientError, match="let go"):
+        sx.grad(sx.sum)(x)
+
+
 def test_what_runs_may_be_forgotten_meanwhile(asked: list[str]) -> None:
     @sx.op("... -> ...")
     def forgetful(xp: Any, x: Any) -> Any:
