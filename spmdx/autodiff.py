@@ -60,7 +60,13 @@ def _gradient(node: Any, i: int, g: Any) -> Any:
         raise GradientError(
             f"{rule.name} has no gradient.", f"stop_gradient(x) around its operand {i}, or a custom_vjp"
         )
-    return rule.gradient(i, g, node, node.inputs, node.static)
+    found = rule.gradient(i, g, node, node.inputs, node.static)
+    if found is not None and not isinstance(found, Array) and not isinstance(node.inputs[i], Bundle):
+        raise GradientError(
+            f"the gradient rule of {rule.name} gave {type(found).__name__} for operand {i}.",
+            "a rule that returns an Array, such as sx.zeros_like(x), or None",
+        )
+    return found
 
 
 kernels.tell_walk(Bundle, Operation, _joined, _settled, _gradient)

@@ -86,6 +86,18 @@ def test_rules_of_users_are_asked_each_time() -> None:
     assert len(seen) == 5
 
 
+@pytest.mark.parametrize("made", [0.0, np.zeros(X.shape), [None]])
+def test_rules_that_give_no_array_are_errors(made: Any) -> None:
+    @sx.op("... -> ...")
+    def careless(xp: Any, x: Any) -> Any:
+        """x, whose gradient is no array."""
+        return x
+
+    careless.vjp(lambda g, out, x: made)
+    with pytest.raises(sx.errors.GradientError, match="gradient rule of careless gave"):
+        grad(lambda x: careless(x * 2), X)
+
+
 def test_a_block_that_was_let_go_is_an_error() -> None:
     x = sx.asarray(X)
     del x._block
