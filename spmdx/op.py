@@ -66,12 +66,13 @@ class Operation:
         """Register gradient rules, one for each array operand: ``rule(g, out, *operands, **static)``. One rule used
         as a decorator on an operation with one operand reads well too."""
         self.gradients, self.differentiable, self.pure = rules, True, all(map(_is_ours, rules))
+        kernels.forget_rules()  # this may take another's place
         return rules[0]
 
     def vjp_each(self, rule: Callable[..., Any]) -> Any:
         """Register one gradient rule for any number of operands: ``rule(i, g, out, *operands, **static)``."""
-        self.gradient_of_each, self.differentiable, self.pure = rule, True, _is_ours(rule)
-        return rule
+        self.gradient_of_each = rule
+        return self.vjp(rule)
 
     def gradient(self, i: int, g: Any, out: Any, inputs: tuple[Any, ...], static: Mapping[str, Any]) -> Any:
         """The gradient with respect to operand ``i``."""
