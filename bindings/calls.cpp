@@ -220,12 +220,10 @@ void bind_calls(py::module_& m) {
     m.def("tell_arrays", &tell_arrays, py::arg("plain"), py::arg("watched"), py::arg("state"),
           py::arg("record"), py::arg("counter"), py::arg("spec"),
           "The types of arrays, the context variable and the type of its record, what counts records, and "
-          "the type of specs: read "
-          "by every short way from now on.");
+          "the type of specs: read by every short way from now on.");
     m.def("tell_progress", &tell_progress, py::arg("progress"), py::arg("pause"),
           "What looks after messages that are on their way: every call of a short way, and every step of a "
-          "walk, "
-          "calls it, at most once in so many seconds.");
+          "walk, calls it, at most once in so many seconds.");
     m.def(
         "underway", [](Py_ssize_t more) { underway += more; }, py::arg("more"),
         "So many more messages are on their way in this process.");

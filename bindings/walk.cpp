@@ -113,6 +113,12 @@ Rules& rules() {
     return *all;
 }
 
+// What goes may run Python, and that look for rules: they leave the map first.
+void forget_rules() {
+    Rules all;
+    all.swap(rules());
+}
+
 // Arrays that are the same wherever a rule asks for them; for ever.
 std::unordered_set<PyObject*>& constants() {
     static auto* const all = new std::unordered_set<PyObject*>;
@@ -150,7 +156,7 @@ bool describe(const Node& node, Py_ssize_t i, PyObject* g, PyObject* rank, Key& 
     const Py_ssize_t n = PyTuple_GET_SIZE(inputs);
     if (Py_TYPE(node.rule()) != ways.operation || node.bundle || size_t(n) > most_inputs || !is_array(g))
         return false;
-    key.words[key.count++] = uint64_t(rank == Py_None ? 0 : PyLong_AsLongLong(rank));
+    key.words[key.count++] = uint64_t(rank == Py_None ? -1 : PyLong_AsLongLong(rank));
     key.add(node.rule());
     PyObject* const statics = node.statics();  // an empty dict may be another each time
     key.add(PyDict_Check(statics) && !PyDict_GET_SIZE(statics) ? nullptr : statics);
@@ -262,6 +268,7 @@ std::pair<Object, bool> gradient(const Node& node, Py_ssize_t i, PyObject* g, Py
         if (rule->is_known) {
             if (PyObject* const found = made_again(*rule, arrays))
                 return {py::reinterpret_steal<Object>(found), rule->adds};
+            if (!PyErr_ExceptionMatches(PyExc_Exception)) throw py::error_already_set();  // such as Ctrl-C
             PyErr_Clear();  // Python's way says what is wrong
         }
         tries += rule->tries;
@@ -282,7 +289,7 @@ std::pair<Object, bool> gradient(const Node& node, Py_ssize_t i, PyObject* g, Py
     for (size_t k = 0; k < arrays.count; ++k)
         if (arrays.each[k]) rule->kept.push_back(py::reinterpret_borrow<Object>(spec_of(arrays.each[k])));
     const bool later = rule->adds;
-    if (rules().size() >= most_rules) rules().clear();  // bounded: a rule is cheap to note down again
+    if (rules().size() >= most_rules) forget_rules();  // bounded: a rule is cheap to note down again
     rules()[key] = std::move(rule);
     return {found, later};
 }
@@ -407,14 +414,14 @@ void bind_walk(py::module_& m) {
     m.def("tell_walk", &tell_walk, py::arg("bundle"), py::arg("operation"), py::arg("joined"),
           py::arg("settled"), py::arg("gradient"),
           "The types of bundles and operations, and what Python does on a walk backwards: joined(node, "
-          "before, g) adds two cotangents, settled(node, g) brings one to its node's "
-          "mesh, gradient(node, i, g) asks a rule.");
+          "before, g) adds two cotangents, settled(node, g) brings one to its node's mesh, gradient(node, i, "
+          "g) asks a rule.");
     m.def("walk", &walk, py::arg("outputs"), py::arg("cotangents"), py::arg("leaves"),
           "The gradients of the leaves, given those of the outputs; None for a leaf that no output depends "
           "on.");
     m.def("keep_constant", &keep_constant, py::arg("array"),
           "An array that gradient rules may be given again and again: it is the same one for ever.");
-    m.def("forget_rules", [] { rules().clear(); }, "Forget what gradient rules called.");
+    m.def("forget_rules", &forget_rules, "Forget what gradient rules called.");
 }
 
 }  // namespace spmdx

@@ -110,6 +110,37 @@ def test_rules_that_give_no_array_are_errors(made: Any) -> None:
         grad(lambda x: careless(x * 2), X)
 
 
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
+def test_an_interrupt_in_a_known_rule_is_not_lost(error: type[BaseException]) -> None:
+    """What fails is asked in Python again, which fails or not; an interrupt comes once."""
+    told: list[int] = []
+
+    @sx.op("... -> ...")
+    def interrupted(xp: Any, x: Any) -> Any:
+        """x, unless it is told to stop."""
+        if told:
+            told.pop()
+            raise error
+        return x
+
+    @sx.op("... -> ...")
+    def same(xp: Any, x: Any) -> Any:
+        """x."""
+        return x
+
+    same.vjp(lambda g, out, x: interrupted(g))
+    same.op.pure = True
+    for _ in range(4):
+        grad(same, X)
+    told.append(1)
+    if error is ValueError:
+        grad(same, X)
+    else:
+        with pytest.raises(KeyboardInterrupt):
+            grad(same, X)
+    assert not told and (grad(same, X)[0] == 1).all()
+
+
 def test_a_block_that_was_let_go_is_an_error() -> None:
     x = sx.asarray(X)
     del x._block
