@@ -59,6 +59,7 @@ from spmdx.ops.products import *
 from spmdx.ops.reduce import *
 from spmdx.ops.scan import *
 from spmdx.ops.shape import *
+from spmdx.ops.soft import *
 from spmdx.placement import P, Partial, Replicate, Shard
 from spmdx.plans import Plan, name
 from spmdx.rule import Form

@@ -8,7 +8,7 @@ from spmdx.array import Array
 from spmdx.autodiff import vjp
 from spmdx.ops.arithmetic import relu
 from spmdx.ops.neural import _bias_gelu, _gelu_erf, _gelu_tanh, _silu, _swiglu, settled
-from spmdx.ops.scan import log_softmax, softmax
+from spmdx.ops.soft import log_softmax, softmax
 from spmdx.ops.special import erf
 from spmdx.ops.together import bias_gelu_gradients
 from spmdx.ops.transcendental import sigmoid, tanh

@@ -32,8 +32,8 @@ from spmdx.ops.create import arange, tri
 from spmdx.ops.fit import fit
 from spmdx.ops.neural import settled
 from spmdx.ops.place import arrays, asarray
-from spmdx.ops.scan import softmax
 from spmdx.ops.shape import broadcast_to, permute_dims
+from spmdx.ops.soft import softmax
 from spmdx.random import Key
 from spmdx.tape import recording
 from spmdx.transforms.custom import custom_vjp

@@ -1,4 +1,4 @@
-"""Along one dimension: sorting, running sums, softmax, and picking elements by their index along it."""
+"""Along one dimension: sorting, running sums, and picking elements by their index along it."""
 
 from __future__ import annotations
 
@@ -18,25 +18,24 @@ from spmdx.ops import elementwise as e
 from spmdx.ops.axes import names, one
 from spmdx.ops.fit import fit
 from spmdx.ops.place import asarray
-from spmdx.ops.reduce import finished, max, sum
 from spmdx.ops.scatter import check, locate, template
 from spmdx.ops.shape import broadcast_to, common_shape, ravel
 from spmdx.rule import Form
-from spmdx.runtime import kernels, memory
+from spmdx.runtime import memory
 from spmdx.tape import plain, recording
 
 NOTE = "moves by re-sharding another dimension, or gathers in 1-D"
-WHOLE = "only where the dimension is whole; a divided one is made of reductions, not gathered"
 
 
-def _along(shape: tuple[int, ...], axis: int, **_: Any) -> str:
+def along(shape: tuple[int, ...], axis: int, **_: Any) -> str:
     """The rule of what needs one dimension whole and treats the others independently."""
     d = names(len(shape))
     d[axis] = f"[{d[axis]}]"
     return f"{' '.join(d)} -> {' '.join(d)}"
 
 
-def _checked(name: str, shape: tuple[int, ...], axis: Any, **more: Any) -> Mapping[str, Any]:
+def with_axis(name: str, shape: tuple[int, ...], axis: Any, **more: Any) -> Mapping[str, Any]:
+    """Static arguments of which one is an axis, checked."""
     if axis is None:
         raise ArgumentError(f"{name} is along one axis; got axis=None.", f"{name}(ravel(x))")
     return {"axis": one(axis, len(shape), name), **more}
@@ -62,13 +61,13 @@ def _order(xp: Any, x: Any, axis: int, descending: bool) -> Any:
     return xp.take_along_axis(order, (along + xp.isnan(x).sum(axis, keepdims=True)) % n, axis)
 
 
-@op(_along, prepare=partial(_checked, "argsort"), note=NOTE)
+@op(along, prepare=partial(with_axis, "argsort"), note=NOTE)
 def argsort(xp: Any, x: Any, axis: int = -1, *, descending: bool = False, stable: bool = True) -> Any:
     """The indices that sort along a dimension. Always stable; NaN last."""
     return _order(xp, x, axis, bool(descending))
 
 
-@op(_along, prepare=partial(_checked, "sort"), note=NOTE)
+@op(along, prepare=partial(with_axis, "sort"), note=NOTE)
 def sort(xp: Any, x: Any, axis: int = -1, *, descending: bool = False, stable: bool = True) -> Any:
     """The elements in order along a dimension. Always stable; NaN last."""
     if descending or x.dtype == dtypes.bfloat16:
@@ -123,7 +122,7 @@ def _run(xp: Any, ufunc: Any, x: Any, axis: int, dtype: Any, include_initial: bo
 
 
 def _running(name: str, shape: tuple[int, ...], axis: Any, dtype: Any, **more: Any) -> Mapping[str, Any]:
-    return _checked(name, shape, axis, dtype=None if dtype is None else dtypes.checked(dtype), **more)
+    return with_axis(name, shape, axis, dtype=None if dtype is None else dtypes.checked(dtype), **more)
 
 
 @op(_running_rule, linear="together", prepare=partial(_running, "cumulative_sum"), note=NOTE)
@@ -204,127 +203,6 @@ def _cumulative_prod_vjp(g: Array, out: Array, x: Array, axis: int, dtype: Any, 
         without = _cumulative_prod(e.where(second, 1, x), axis, dtype, False)
         others = e.where(second, to_the_end(without), others)
     return fit(others, x)
-
-
-# Softmax
-
-
-def _by_kernel(xp: Any, blocks: tuple[Any, ...], axis: int) -> bool:
-    """True where a kernel takes these: rows of one dtype, and of an array that is not empty."""
-    last = axis == blocks[0].ndim - 1 and len({b.dtype for b in blocks}) == 1
-    return last and bool(blocks[0].size) and (xp is not np or blocks[0].dtype.char in "fd")
-
-
-def _of_rows(xp: Any, blocks: tuple[Any, ...], logarithm: bool) -> Any:
-    """Softmax of a block's rows, or its logarithm; of two blocks, that and g, the gradient."""
-    blocks = tuple(xp.ascontiguousarray(b) for b in blocks)
-    out, build = memory.empty(blocks[0].shape, blocks[0].dtype, xp), kernels.of(xp).build
-    (build.softmax if len(blocks) == 1 else build.softmax_back)(out, *blocks, logarithm)
-    return out
-
-
-@op(_along, prepare=partial(_checked, "softmax"), note=WHOLE)
-def _softmax(xp: Any, x: Any, axis: int) -> Any:
-    """exp(x) / sum(exp(x)) along a dimension that is whole."""
-    if not x.size:
-        return x
-    if _by_kernel(xp, (x,), axis):
-        return _of_rows(xp, (x,), False)
-    powers = xp.exp(x - xp.maximum.reduce(x, axis, None, None, True))
-    powers /= xp.add.reduce(powers, axis, None, None, True)
-    return powers
-
-
-@op(_along, prepare=partial(_checked, "log_softmax"), note=WHOLE)
-def _log_softmax(xp: Any, x: Any, axis: int) -> Any:
-    """x - log(sum(exp(x))) along a dimension that is whole."""
-    if not x.size:
-        return x
-    if _by_kernel(xp, (x,), axis):
-        return _of_rows(xp, (x,), True)
-    low = x - xp.maximum.reduce(x, axis, None, None, True)
-    return low - xp.log(xp.add.reduce(xp.exp(low), axis, None, None, True))
-
-
-def _along_both(out: tuple[int, ...], g: tuple[int, ...], axis: int) -> str:
-    one, _, to = _along(out, axis).partition(" -> ")
-    return f"{one}, {one} -> {to}"
-
-
-@op(_along_both, arrays=2, linear=((1,),))
-def _softmax_back(xp: Any, out: Any, g: Any, axis: int) -> Any:
-    """The gradient of softmax, which has given ``out``, along a dimension that is whole."""
-    if _by_kernel(xp, (out, g), axis):
-        return _of_rows(xp, (out, g), False)
-    return out * (g - xp.add.reduce(g * out, axis, None, None, True))
-
-
-@op(_along_both, arrays=2, linear=((1,),))
-def _log_softmax_back(xp: Any, out: Any, g: Any, axis: int) -> Any:
-    """The gradient of log_softmax, which has given ``out``, along a dimension that is whole."""
-    if _by_kernel(xp, (out, g), axis):
-        return _of_rows(xp, (out, g), True)
-    return g - xp.exp(out) * xp.add.reduce(g, axis, None, None, True)
-
-
-def _composed(g: Array, axis: int) -> bool:
-    """True where the gradient is made of operations: for a gradient of it, and where g lies divided along there, which
-    would be gathered."""
-    return recording() or bool(g.spec.layouts[axis].axes)
-
-
-@_softmax.vjp  # type: ignore[untyped-decorator]  # as above
-def _softmax_vjp(g: Array, out: Array, x: Array, axis: int) -> Any:
-    if not _composed(g, axis):
-        return _softmax_back(out, g, axis)
-    return e.multiply(out, e.subtract(g, finished(sum(e.multiply(g, out), axis, None, True))))
-
-
-@_log_softmax.vjp  # type: ignore[untyped-decorator]  # as above
-def _log_softmax_vjp(g: Array, out: Array, x: Array, axis: int) -> Any:
-    if not _composed(g, axis):
-        return _log_softmax_back(out, g, axis)
-    return e.subtract(g, e.multiply(e.exp(out), finished(sum(g, axis, None, True))))
-
-
-def _in_float(x: Any, axis: int, name: str) -> tuple[Array, int, Any]:
-    """The array in a dtype to compute in, the dimension, and the dtype of the result."""
-    x = _array(x)
-    if x.dtype.kind == "c":
-        raise DtypeError(f"{name} of {x.dtype.name} is not defined: it needs a greatest element.", f"{name}(real(x))")
-    out = x.dtype if x.dtype.kind in "fV" else dtypes.float64
-    wide = dtypes.float32 if out in NARROW else out
-    return x if x.dtype == wide else e.astype(x, wide), one(axis, x.ndim, name), out
-
-
-def _whole(x: Array, axis: int) -> bool:
-    """True where the operation on whole lanes is the better one: lanes are whole, or there are none."""
-    return not x.spec.layouts[axis].axes or not x.size
-
-
-def softmax(x: Any, axis: int = -1) -> Array:
-    """exp(x) / sum(exp(x)) along a dimension, without overflow.
-
-    Along a divided dimension: two small all-reduces, of the maxima and of the sums. No gather.
-    """
-    x, axis, out = _in_float(x, axis, "softmax")
-    if _whole(x, axis):
-        found = _softmax(x, axis)
-    else:
-        powers = e.exp(e.subtract(x, max(plain(x), axis, True)))
-        found = e.divide(powers, sum(powers, axis, None, True))
-    return found if out == found.dtype else e.astype(found, out)
-
-
-def log_softmax(x: Any, axis: int = -1) -> Array:
-    """log(softmax(x)) along a dimension, without overflow; communicates as :func:`softmax`."""
-    x, axis, out = _in_float(x, axis, "log_softmax")
-    if _whole(x, axis):
-        found = _log_softmax(x, axis)
-    else:
-        low = e.subtract(x, max(plain(x), axis, True))
-        found = e.subtract(low, e.log(sum(e.exp(low), axis, None, True)))
-    return found if out == found.dtype else e.astype(found, out)
 
 
 # Elements by their index along a dimension
@@ -412,9 +290,7 @@ __all__ = [
     "cumsum",
     "cumulative_prod",
     "cumulative_sum",
-    "log_softmax",
     "searchsorted",
-    "softmax",
     "sort",
     "take_along_axis",
 ]

@@ -12,7 +12,7 @@ from case import values
 from placements import simulated
 
 from spmdx import autodiff, context
-from spmdx.ops import contract, extremes, moments, scan
+from spmdx.ops import contract, extremes, moments, scan, soft
 from spmdx.ops import reduce as r
 from spmdx.ops.place import asarray, to_numpy
 from spmdx.placement import Partial, Replicate, Shard
@@ -36,8 +36,8 @@ SMALL: dict[str, tuple[Callable[..., Any], int]] = {  # and how many all-reduces
     "argmin": (lambda x: extremes.argmin(x), 1),
     "logsumexp": (lambda x: moments.logsumexp(x, 1), 3),
     "norm": (lambda x: moments.norm(x, axis=1), 3),
-    "softmax": (lambda x: scan.softmax(x, 1), 2),
-    "log_softmax": (lambda x: scan.log_softmax(x, 1), 2),
+    "softmax": (lambda x: soft.softmax(x, 1), 2),
+    "log_softmax": (lambda x: soft.log_softmax(x, 1), 2),
     "searchsorted": (lambda x: scan.searchsorted(scan.cumsum(abs(x), 0)[0], 0.5), 0),
     "matmul": (lambda x: contract.matmul(x, x.mT), 0),
     "einsum": (lambda x: contract.einsum("ij,ij->i", x, x), 0),
@@ -106,7 +106,7 @@ def test_second_gradients(rank: int) -> None:
         lambda x: moments.logsumexp(x, 1),
         lambda x: r.prod(x, 1),
         lambda x: moments.norm(x, axis=0),
-        lambda x: scan.softmax(x, 0) ** 2,
+        lambda x: soft.softmax(x, 0) ** 2,
         lambda x: scan.cumprod(x, 1),
         lambda x: scan.sort(x, 1) ** 3,
         lambda x: contract.matmul(x, x.mT),
