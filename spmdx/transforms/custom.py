@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextvars import ContextVar
 from typing import Any
 
 from spmdx import context, tree
@@ -15,6 +16,8 @@ from spmdx.tape import Watched, now
 from spmdx.transforms.batched import innermost, sources, watched
 from spmdx.transforms.bundle import bundled
 
+_inside: ContextVar[tuple[Any, ...]] = ContextVar("spmdx.custom", default=())  # the functions whose forward runs
+
 
 def _filled(given: list[Any], outputs: list[Any]) -> list[Any]:
     return [zeros_like(out) if g is None and isinstance(out, Array) else g for g, out in zip(given, outputs)]
@@ -24,7 +27,7 @@ class custom_vjp:  # noqa: N801  # JAX's name, used as a function
     """A function with a gradient of its own, as JAX's: ``f.defvjp(forward, backward)``.
 
     ``forward(*args)`` returns ``(value, residuals)``; ``backward(residuals, cotangent)`` returns one gradient (or
-    None) for each argument.
+    None) for each argument. ``forward`` may call ``f`` itself for the value.
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
@@ -51,19 +54,29 @@ class custom_vjp:  # noqa: N801  # JAX's name, used as a function
             value = self.function(*args)
             self._alone(tree.leaves(value), leaves, start)
             return value
-        forward, backward = self.forward, self.backward
-        made = forward(*args)  # recorded: a second derivative goes through the residuals
-        if not isinstance(made, tuple) or len(made) != 2:
-            raise GradientError(f"a custom_vjp's forward gave {type(made).__name__}.", "return value, residuals")
-        value, residuals = made
+        own = self in _inside.get()  # its own forward asks for the value: forward runs again if that has a gradient
+        value, residuals = (self.function(*args), None) if own else self._forwarded(args)
         outputs, out_def = tree.flatten(value)
         self._alone(outputs, leaves, start)
+        backward = self.backward
 
         def gradients(g: list[Any]) -> list[Any]:
-            back = backward(residuals, tree.unflatten(out_def, _filled(g, outputs)))
+            kept = self._forwarded(args)[1] if own else residuals
+            back = backward(kept, tree.unflatten(out_def, _filled(g, outputs)))
             return _gradients(back, args)
 
         return tree.unflatten(out_def, bundled(outputs, leaves, "custom_vjp", gradients))
+
+    def _forwarded(self, args: tuple[Any, ...]) -> tuple[Any, Any]:
+        """Value and residuals, recorded: a second derivative goes through the residuals."""
+        before = _inside.set((*_inside.get(), self))
+        try:
+            made = self.forward(*args) if self.forward is not None else None
+        finally:
+            _inside.reset(before)
+        if not isinstance(made, tuple) or len(made) != 2:
+            raise GradientError(f"a custom_vjp's forward gave {type(made).__name__}.", "return value, residuals")
+        return made
 
     def _alone(self, outputs: list[Any], leaves: list[Any], start: int) -> None:
         """Raise for outputs that depend on a watched array which is no argument: backward speaks of no other."""

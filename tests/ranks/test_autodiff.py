@@ -98,6 +98,17 @@ def test_custom_vjp() -> None:
     assert np.array_equal(h.numpy(), np.full_like(VALUE, 10.0))
 
 
+def test_custom_vjp_whose_forward_calls_it() -> None:
+    """As JAX's manual writes it, with the value among the residuals: gradients are its own at every order."""
+    f = sx.custom_vjp(lambda x: sx.round(x))
+    f.defvjp(lambda x: ((y := f(x)), y), lambda y, g: (3.0 * y * g,))
+    x = sx.asarray(VALUE, placement={"world": sx.Shard(0)})
+    first = sx.grad(lambda x: f(x).sum())
+    assert (first(x).numpy() == 3.0 * np.round(VALUE)).all()
+    assert (sx.grad(lambda x: first(x).sum())(x).numpy() == 9.0 * np.round(VALUE)).all()
+    assert (sx.vmap(first)(x).numpy() == 3.0 * np.round(VALUE)).all()
+
+
 def test_custom_vjp_lets_gradients_go_while_the_walk_goes_on() -> None:
     """Also where its last argument is a constant or an integer, for which no gradient is asked."""
     made: list[weakref.ref[Any]] = []
