@@ -4,6 +4,7 @@
 #include "cuda/attempts.h"
 #include "cuda/attend.h"
 #include "cuda/map.h"
+#include "cuda/product.h"
 #include "cuda/reduce.h"
 #include "cuda/residual.h"
 #include "cuda/softmax.h"
@@ -33,6 +34,9 @@ struct Neural {
                           uint64_t end);
     void (*softmax)(const Softmax<T>&, uint64_t begin, uint64_t end);
     void (*softmax_back)(const Softmax<T>&, uint64_t begin, uint64_t end);
+    void (*multiply)(const Multiplied<T>&,
+                     T* memory);  // null: sums that multiply and add at once are slow here
+    int64_t multiply_room;
 };
 
 struct Build {
@@ -74,10 +78,26 @@ void sincos_all(const Angle* in, T* out, uint64_t count) {
 
 template <class T>
 constexpr Neural<T> make_neural() {
-    return {norm_rows<T>,           norm_rows_back<T>, attend<T>,           attend_back<T>, sum_exp_rows<T>,
-            scores_back_rows<T>,    add_rows<T>,       Workspace<T>::need,  sum_rows<T>,    bias_gelu_rows<T>,
-            bias_gelu_rows_back<T>, rotate_rows<T>,    add_to_rows<T>,      adam<T>,        add_norm_rows<T>,
-            add_norm_rows_back<T>,  softmax_rows<T>,   softmax_rows_back<T>};
+    return {norm_rows<T>,
+            norm_rows_back<T>,
+            attend<T>,
+            attend_back<T>,
+            sum_exp_rows<T>,
+            scores_back_rows<T>,
+            add_rows<T>,
+            Workspace<T>::need,
+            sum_rows<T>,
+            bias_gelu_rows<T>,
+            bias_gelu_rows_back<T>,
+            rotate_rows<T>,
+            add_to_rows<T>,
+            adam<T>,
+            add_norm_rows<T>,
+            add_norm_rows_back<T>,
+            softmax_rows<T>,
+            softmax_rows_back<T>,
+            register_bytes > 16 ? multiply<T> : nullptr,
+            multiply_room<T>};
 }
 
 constexpr Build make_build(const char* name) {

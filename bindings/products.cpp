@@ -1,5 +1,6 @@
-// Products of matrices by a BLAS that Python has opened: what a library offers besides NumPy's own. The BLAS
-// is called on one thread for each piece of the result; the pieces are ours.
+// Products of matrices: by our own kernel where the right-hand side is narrow (cuda/product.h), else by a
+// BLAS that Python has opened: what a library offers besides NumPy's own. Either runs on one thread for each
+// piece of the result; the pieces are ours.
 #include "bindings/products.h"
 
 #include <pybind11/numpy.h>
@@ -9,6 +10,8 @@
 #include <array>
 #include <atomic>
 #include <cstring>
+#include <memory>
+#include <new>
 #include <optional>
 #include <vector>
 
@@ -27,6 +30,7 @@ using Gemm = void (*)(int, int, int, int64_t, int64_t, int64_t, T, const T*, int
 
 std::atomic<Gemm<float>> gemm32{nullptr};
 std::atomic<Gemm<double>> gemm64{nullptr};
+std::atomic<bool> own{false};  // whether our kernel is asked first
 
 // Memory for a large result: (elements, dtype) -> a flat array. Python's, for ever.
 PyObject* room = nullptr;
@@ -77,10 +81,34 @@ std::optional<Matrix> matrix_of(const py::array& array) {
     return std::nullopt;
 }
 
-// out = x @ y + beta out, in pieces of whole rows or columns, whichever there are more of, one piece for each
+// Whether the kernel multiplies so many rows by such a matrix: one whose panels a cache holds, and which is
+// not packed for a vector or two.
+template <class T>
+bool by_kernel(int64_t rows, const Matrix& y) {
+    constexpr int64_t side = 2048 / int64_t(sizeof(T)), least = 2048, few = 4;  // elements, and rows
+    return own.load() && neural<T>().multiply && rows > few && std::min(y.rows, y.columns) <= side &&
+           y.rows * y.columns >= least;
+}
+
+// The memory that the kernel packs operands into on this thread, which keeps it.
+template <class T>
+T* packing() {
+    struct Free {
+        void operator()(T* p) const { ::operator delete(p, std::align_val_t(4096)); }
+    };
+    thread_local std::unique_ptr<T, Free> room;
+    thread_local int64_t size = 0;
+    if (const int64_t wanted = neural<T>().multiply_room; size < wanted) {
+        room.reset(static_cast<T*>(::operator new(size_t(wanted) * sizeof(T), std::align_val_t(4096))));
+        size = wanted;
+    }
+    return room.get();
+}
+
+// out = or += x @ y, in pieces of whole rows or columns, whichever there are more of, one piece for each
 // thread.
 template <class T>
-void multiply(T* out, const T* x, const T* y, const Matrix& a, const Matrix& b, T beta) {
+void multiply(T* out, const T* x, const T* y, const Matrix& a, const Matrix& b, bool onto, bool kernel) {
     constexpr int64_t unit = 64;                 // rows or columns: a piece keeps the BLAS's own tiles whole
     constexpr int64_t least = int64_t{1} << 22;  // products of numbers that are worth another thread
     const int64_t m = a.rows, n = b.columns, k = a.columns;
@@ -88,11 +116,23 @@ void multiply(T* out, const T* x, const T* y, const Matrix& a, const Matrix& b, 
     const int64_t longer = std::max(m, n), units = (longer + unit - 1) / unit;
     const int64_t of_unit = std::max<int64_t>(1, unit * std::min(m, n) * k);
     parallel(uint64_t(units), uint64_t((least + of_unit - 1) / of_unit), [&](uint64_t first, uint64_t last) {
-        const int64_t begin = int64_t(first) * unit, end = std::min(longer, int64_t(last) * unit);
-        const int64_t count = end - begin;
-        gemm<T>()(row_major, a.turned ? transposed : as_is, b.turned ? transposed : as_is,
-                  by_rows ? count : m, by_rows ? n : count, k, T(1), x + (by_rows ? a.row(begin) : 0), a.lead,
-                  y + (by_rows ? 0 : b.column(begin)), b.lead, beta, out + (by_rows ? begin * n : begin), n);
+        const int64_t begin = int64_t(first) * unit, count = std::min(longer, int64_t(last) * unit) - begin;
+        const int64_t rows = by_rows ? count : m, columns = by_rows ? n : count;
+        const T *const left = x + (by_rows ? a.row(begin) : 0), *const right =
+                                                                    y + (by_rows ? 0 : b.column(begin));
+        T* const to = out + (by_rows ? begin * n : begin);
+        if (kernel)
+            return neural<T>().multiply({{left, a.row(1), a.column(1)},
+                                         {right, b.row(1), b.column(1)},
+                                         to,
+                                         n,
+                                         rows,
+                                         columns,
+                                         k,
+                                         onto},
+                                        packing<T>());
+        gemm<T>()(row_major, a.turned ? transposed : as_is, b.turned ? transposed : as_is, rows, columns, k,
+                  T(1), left, a.lead, right, b.lead, T(onto), to, n);
     });
 }
 
@@ -124,11 +164,13 @@ constexpr int64_t brief = 1 << 19;  // products of numbers for which others can 
 
 template <class T>
 py::object product_as(const py::array& x, const py::array& y, Maybe& onto) {
-    if (!gemm<T>()) return py::none();
+    if (!gemm<T>() && !own.load()) return py::none();
     const Operand<T> a(x, 0), b(y, 1);
     if (!a.matrix || !b.matrix || a.matrix->columns != b.matrix->rows) return py::none();
     const int64_t m = a.matrix->rows, n = b.matrix->columns;
     const bool repeats = a.repeats || b.repeats;
+    const bool kernel = !repeats && by_kernel<T>(m, *b.matrix);
+    if (!gemm<T>() && !kernel) return py::none();
     if (onto && (repeats || onto->ndim() != 2 || onto->shape(0) != m || onto->shape(1) != n ||
                  !is_contiguous(*onto) || !onto->writeable() || !x.dtype().equal(onto->dtype())))
         return py::none();
@@ -137,7 +179,7 @@ py::object product_as(const py::array& x, const py::array& y, Maybe& onto) {
     {
         std::optional<py::gil_scoped_release> release;
         if (m * n * a.matrix->columns > brief) release.emplace();
-        multiply(to, a.data, b.data, *a.matrix, *b.matrix, T(onto ? 1 : 0));
+        multiply(to, a.data, b.data, *a.matrix, *b.matrix, onto.has_value(), kernel);
     }
     if (!repeats) return out;
     const py::ssize_t item = sizeof(T);
@@ -191,7 +233,9 @@ PyObject* matmul(PyObject*, PyObject* const* args, Py_ssize_t count) {
     return PyObject_Vectorcall(by, args, size_t(count), nullptr);
 }
 
-void use_blas(uintptr_t sgemm, uintptr_t dgemm, const py::object& take, const py::object& other) {
+void use_blas(uintptr_t sgemm, uintptr_t dgemm, const py::object& take, const py::object& other,
+              bool kernel) {
+    own.store(kernel);
     room = take.is_none() ? nullptr : py::object(take).release().ptr();
     otherwise = other.is_none() ? nullptr : py::object(other).release().ptr();
     numpys = py::object(py::module_::import("numpy").attr("matmul")).release().ptr();
@@ -203,10 +247,12 @@ void use_blas(uintptr_t sgemm, uintptr_t dgemm, const py::object& take, const py
 
 void bind_products(py::module_& m) {
     m.def("use_blas", &use_blas, py::arg("sgemm"), py::arg("dgemm"), py::arg("take") = py::none(),
-          py::arg("otherwise") = py::none(),
+          py::arg("otherwise") = py::none(), py::arg("kernel") = false,
           "Multiply by these functions from now on: the addresses of cblas_sgemm and cblas_dgemm with sizes "
           "of 64 bits, that run on one thread; 0: by none. Large results are put into what take(elements, "
-          "dtype) gives. matmul leaves to otherwise(x, y) what these functions cannot multiply.");
+          "dtype) gives. matmul leaves to otherwise(x, y) what these functions cannot multiply. Whether our "
+          "own "
+          "kernel is asked first.");
     static PyMethodDef quick{"matmul", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(&matmul)),
                              METH_FASTCALL, "x @ y, by whichever can."};
     m.attr("matmul") = py::reinterpret_steal<py::object>(PyCFunction_New(&quick, nullptr));

@@ -22,8 +22,15 @@ constexpr int64_t panel = 2 * lanes_of<T>;
 // Rows of a product whose sums are kept in registers, beside a panel's row and an element of the left.
 constexpr int tile_rows = register_bytes == 64 ? 12 : 6;
 
+constexpr int64_t tile_depth = 16;  // of k, between two calls of what is done beside a product
+
+struct Nothing {
+    SPMDX_METHOD void operator()() const {}
+};
+
 // out (rows x width) = or += a b. Element (i, k) of `a` is a[i row + k step]; b lies in panels, `panel_step`
 // apart; out is row-major, `wide` apart, and has room for whole registers. Every sum is in the order of k.
+// `often` may ask for memory that is wanted next.
 template <class T>
 struct Product {
     const T* a;
@@ -33,20 +40,30 @@ struct Product {
     T* out;
     int64_t wide;
 
-    template <int Rows, int Count, bool Add>
-    void tile(int64_t i, int64_t p, int64_t depth) const {
-        constexpr int w = lanes_of<T>;
+    template <int Rows, int Count, bool Add, class Often>
+    __attribute__((noinline)) void tile(int64_t i, int64_t p, int64_t depth, Often&& often) const {
+        constexpr int w = lanes_of<T>, groups = (Rows + 3) / 4;
         T* const to = out + i * wide + p * panel<T>;
         Vector<T> sum[Rows][Count];
         SPMDX_UNROLL for (int r = 0; r < Rows; ++r) SPMDX_UNROLL for (int c = 0; c < Count; ++c) sum[r][c] =
             Add ? load(to + r * wide + c * w) : Vector<T>{};
-        const T *left = a + i * row, *right = b + p * panel_step;
-        for (int64_t k = 0; k < depth; ++k, left += step, right += panel<T>) {
-            Vector<T> some[Count];
-            SPMDX_UNROLL for (int c = 0; c < Count; ++c) some[c] = load(right + c * w);
-            SPMDX_UNROLL for (int r = 0; r < Rows; ++r) {
-                const Vector<T> x = spread(left[r * row]);
-                SPMDX_UNROLL for (int c = 0; c < Count; ++c) sum[r][c] = multiply_add(x, some[c], sum[r][c]);
+        // Four rows to a pointer: as many addresses as there are registers for.
+        const T *left[groups], *right = b + p * panel_step;
+        SPMDX_UNROLL for (int g = 0; g < groups; ++g) left[g] = a + (i + 4 * g) * row;
+        const int64_t once = row, thrice = 3 * row, along = step;
+        for (int64_t k = 0; k < depth;) {
+            const int64_t stop = k + tile_depth < depth ? k + tile_depth : depth;
+            often();
+            _Pragma("GCC unroll 2") for (; k < stop; ++k, right += panel<T>) {
+                Vector<T> some[Count];
+                SPMDX_UNROLL for (int c = 0; c < Count; ++c) some[c] = load(right + c * w);
+                SPMDX_UNROLL for (int r = 0; r < Rows; ++r) {
+                    const int64_t apart = r % 4 == 0 ? 0 : r % 4 == 1 ? once : r % 4 == 2 ? 2 * once : thrice;
+                    const Vector<T> x = spread(left[r / 4][apart]);
+                    SPMDX_UNROLL for (int c = 0; c < Count; ++c) sum[r][c] =
+                        multiply_add(x, some[c], sum[r][c]);
+                }
+                SPMDX_UNROLL for (int g = 0; g < groups; ++g) left[g] += along;
             }
         }
         SPMDX_UNROLL for (int r = 0; r < Rows; ++r) SPMDX_UNROLL for (int c = 0; c < Count; ++c)
@@ -55,12 +72,12 @@ struct Product {
 
     // Rows i to i + n, no more than tile_rows, of columns p panel to (p + 1) panel, or `width` if that is
     // less.
-    template <bool Add>
-    void part(int64_t i, int64_t n, int64_t p, int64_t width, int64_t depth) const {
+    template <bool Add, class Often = Nothing>
+    void part(int64_t i, int64_t n, int64_t p, int64_t width, int64_t depth, Often&& often = {}) const {
         const bool both = width - p * panel<T> > lanes_of<T>;
         switch (n) {
 #define SPMDX_TILE_OF(rows) \
-    case rows: return both ? tile<rows, 2, Add>(i, p, depth) : tile<rows, 1, Add>(i, p, depth)
+    case rows: return both ? tile<rows, 2, Add>(i, p, depth, often) : tile<rows, 1, Add>(i, p, depth, often)
             SPMDX_TILE_OF(1);
             SPMDX_TILE_OF(2);
             SPMDX_TILE_OF(3);
@@ -128,6 +145,15 @@ inline void unpack(const T* from, int64_t wide, int64_t rows, int64_t width, con
         int64_t j = 0;
         for (; j + w <= width; j += w) store(target + j, load(source + j) * all);
         for (; j < width; ++j) target[j] = source[j] * by;
+    }
+}
+
+// A whole panel as it is.
+template <class T>
+inline void pack_panel(const T* from, int64_t row, int64_t rows, T* to) {
+    for (; rows > 0; --rows, from += row, to += panel<T>) {
+        const Vector<T> first = load(from), second = load(from + lanes_of<T>);
+        store(to, first), store(to + lanes_of<T>, second);
     }
 }
 

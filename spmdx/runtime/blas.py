@@ -1,8 +1,9 @@
-"""Products of matrices by MKL where it is installed (``pip install 'spmdx[mkl]'``), and by NumPy's own BLAS where not.
+"""Products of matrices: with a narrow one by our own kernel (cuda/product.h), else by MKL where it is installed (``pip
+install 'spmdx[mkl]'``), and by NumPy's own BLAS where not.
 
 NumPy's wheels bring OpenBLAS. MKL is opened for one thread, and the threads of our kernels share a product's rows or
 columns; and it is told to give the same bits whatever the alignment of its operands and the number of threads, for
-replicas of a value must be equal. SPMDX_BLAS=numpy leaves it alone.
+replicas of a value must be equal. SPMDX_BLAS=numpy leaves all to NumPy.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def _by_numpy(x: Any, y: Any) -> Any:
 
 def _repeated(x: Any, y: Any) -> Any:
     """The product where an operand is a broadcast, as the gradient of a sum is: a row of x that is every row, and a
-    column of y that is every column, are multiplied once. (MKL's way does the same, in bindings/products.cpp.)"""
+    column of y that is every column, are multiplied once. (So does bindings/products.cpp.)"""
     if x.ndim == y.ndim == 2 and x.size and y.size:
         shape = x.shape[0], y.shape[1]
         x = np.ascontiguousarray(x[:1]) if x.strides[0] == 0 else x
@@ -55,15 +56,15 @@ def mkl() -> str:
     """MKL's version, once it is what multiplies; "" where it is not installed, not wanted, or NumPy's already."""
     of_numpy = np.show_config(mode="dicts")["Build Dependencies"]["blas"]["name"]
     with _asking:
-        library = None if os.environ.get("SPMDX_BLAS") == "numpy" or "mkl" in of_numpy else _opened()
+        library = _opened() if (own := os.environ.get("SPMDX_BLAS") != "numpy") and "mkl" not in of_numpy else None
     if library is None:
-        kernels.use_blas(0, 0, pool.take, _by_numpy)
+        kernels.use_blas(0, 0, pool.take, _by_numpy, own)
         return ""
     library.MKL_Set_Threading_Layer(_SEQUENTIAL)
     branch = library.MKL_CBWR_Get_Auto_Branch()
     if library.MKL_CBWR_Set(branch | _STRICT):  # an instruction set that has no strict mode
         library.MKL_CBWR_Set(branch)
-    kernels.use_blas(*(_address(getattr(library, f"cblas_{kind}gemm_64")) for kind in "sd"), pool.take, _by_numpy)
+    kernels.use_blas(*(_address(getattr(library, f"cblas_{kind}gemm_64")) for kind in "sd"), pool.take, _by_numpy, own)
     text = ctypes.create_string_buffer(200)
     library.MKL_Get_Version_String(text, len(text))
     return text.value.decode().strip()

@@ -1,8 +1,10 @@
-"""Products by a BLAS that Python opens. A stand-in for MKL: the OpenBLAS that NumPy's wheels bring."""
+"""Products by our own kernel, and by a BLAS that Python opens. A stand-in for MKL: the OpenBLAS that NumPy's wheels
+bring."""
 
 from __future__ import annotations
 
 import ctypes
+import mmap
 import os
 import subprocess
 import sys
@@ -17,6 +19,7 @@ import spmdx as sx
 from spmdx.ops import contract
 from spmdx.runtime import blas, kernels
 
+SETS = kernels.instruction_sets()
 NEEDS_MKL = pytest.mark.skipif(not blas.mkl(), reason="MKL is not installed: pip install 'spmdx[mkl]'")
 
 
@@ -73,6 +76,106 @@ def test_pieces_of_threads(shape: tuple[int, int, int], threads: int) -> None:
     kernels.set_threads(threads)
     for a, b in [(x, y), (np.asfortranarray(x), y), (x, np.asfortranarray(y))]:
         assert np.array_equal(kernels.product(a, b), x @ y)
+
+
+@pytest.fixture(params=[name for name in SETS if name != "baseline"])
+def kernel(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Products by our own kernel alone, built for each instruction set that has one."""
+    kernels.use_blas(0, 0, otherwise=blas._by_numpy, kernel=True)
+    threads = kernels.threads()
+    kernels.set_instruction_set(request.param)
+    yield request.param
+    kernels.set_instruction_set(SETS[-1])
+    kernels.set_threads(threads)
+    blas.mkl.cache_clear()
+    blas.mkl()
+
+
+WIDE = {"float32": 512, "float64": 256}  # columns of a block, and the longest side that is the kernel's
+# Rows, depth and columns: one and several blocks of each, strips and panels that are full and not.
+SHAPES = [(5, 64, 33), (12, 65, 32), (13, 129, 16), (97, 257, 31), (94, 250, 544), (200, 1030, 90), (600, 140, 600)]
+
+
+@pytest.mark.parametrize("dtype", WIDE)
+@pytest.mark.parametrize("right", LAYOUTS)
+@pytest.mark.parametrize("left", LAYOUTS)
+def test_the_kernel(kernel: str, left: str, right: str, dtype: str) -> None:
+    """Exact: whole numbers, on one thread and on three, also added to what is there."""
+    for m, k, n in SHAPES:
+        x, y = whole_numbers(m, k, dtype=dtype), whole_numbers(k, n, dtype=dtype, seed=1)
+        a, b, want = LAYOUTS[left](x), LAYOUTS[right](y), x @ y
+        for threads in (1, 3):
+            kernels.set_threads(threads)
+            assert np.array_equal(kernels.product(a, b), want), (m, k, n)
+            onto = whole_numbers(m, n, dtype=dtype, seed=2)
+            total = onto + want
+            assert kernels.product(a, b, onto) is onto and np.array_equal(onto, total), (m, k, n)
+
+
+@pytest.mark.parametrize("dtype", WIDE)
+def test_the_kernel_adds_in_the_order_of_k(kernel: str, dtype: str) -> None:
+    """Exact: bits that do not depend on rows, columns, threads, where operands lie, or the instruction set. Close to
+    NumPy's in twice the precision: depth roundings of half an ulp of what is added up."""
+    draw = np.random.default_rng(3)
+    x, y = draw.standard_normal((331, 700)).astype(dtype), draw.standard_normal((700, 213)).astype(dtype)
+    want = kernels.product(x, y)
+    size = np.abs(x).astype(np.longdouble) @ np.abs(y).astype(np.longdouble)
+    error = np.abs(want - x.astype(np.longdouble) @ y.astype(np.longdouble))
+    assert np.all(error <= 700 * np.finfo(dtype).eps / 2 * size) and error.max() > 0
+    kernels.set_instruction_set(SETS[-1])
+    assert np.array_equal(kernels.product(x, y), want)
+    kernels.set_instruction_set(kernel)
+    for a in (x, np.asfortranarray(x), np.concatenate([x, x], 1)[:, :700]):
+        for b in (y, np.asfortranarray(y)):
+            for threads in (1, 2, 3):
+                kernels.set_threads(threads)
+                assert np.array_equal(kernels.product(a, b), want)
+            rows = [kernels.product(part, b) for part in (a[:5], a[5:100], a[100:])]
+            columns = [kernels.product(a, part) for part in (b[:, :7], b[:, 7:140], b[:, 140:])]
+            assert np.array_equal(np.concatenate(rows), want) and np.array_equal(np.concatenate(columns, 1), want)
+    by_k = kernels.product(x[:, :300], y[:300])
+    assert np.array_equal(kernels.product(x[:, 300:], y[300:], by_k), want)
+
+
+def test_what_is_not_the_kernels(kernel: str) -> None:
+    """Few rows, a small matrix, and one whose shorter side is long, are left to a BLAS; here there is none."""
+    for dtype, side in WIDE.items():
+        x, y = whole_numbers(9, side + 1, dtype=dtype), whole_numbers(side + 1, side + 1, dtype=dtype, seed=1)
+        assert kernels.product(x, y) is None
+        assert kernels.product(x[:, 1:], y[1:]) is not None and kernels.product(x, y[:, 1:]) is not None
+        assert kernels.product(x[:4, 1:], y[1:]) is None and kernels.product(x[:, :40], y[:40, :40]) is None
+        assert np.array_equal(kernels.matmul(x[:4], y), x[:4] @ y)
+        assert kernels.product(np.broadcast_to(x[:1, 1:], (9, side)), y[1:]) is None
+    kernels.set_instruction_set("baseline")
+    assert kernels.product(x[:, 1:], y[1:]) is None
+
+
+def test_a_row_like_any_other(kernel: str) -> None:
+    """What is not a number stays in its row and its column, and nothing beside the operands is read: behind them lie
+    pages that may not be."""
+    x, y = whole_numbers(17, 64), whole_numbers(64, 45, seed=1)
+    x[3, 5], y[7, 40] = np.nan, np.inf
+    found = kernels.product(x, y)
+    bad = ~np.isfinite(found)
+    assert bad[3].all() and bad[:, 40].sum() >= 16 and not np.delete(np.delete(bad, 3, 0), 40, 1).any()
+    across = np.asfortranarray
+    for a, b in [(x, y), (across(x), y), (x, across(y)), (across(x), across(y))]:
+        got = kernels.product(at_the_end_of_a_page(a), at_the_end_of_a_page(b))
+        assert np.array_equal(got, found, equal_nan=True)
+
+
+def at_the_end_of_a_page(x: np.ndarray) -> np.ndarray:
+    """The same array, directly before memory that may not be read."""
+    page = mmap.PAGESIZE
+    size = -(-x.nbytes // page) * page
+    memory = mmap.mmap(-1, size + page)
+    whole = np.frombuffer(memory, np.uint8)
+    libc = ctypes.CDLL(None, use_errno=True)
+    last = ctypes.c_void_p(whole.ctypes.data + size)
+    assert libc.mprotect(last, ctypes.c_size_t(page), 0) == 0
+    flat = whole[size - x.nbytes : size].view(x.dtype)
+    flat[:] = x.ravel("K")
+    return flat.reshape(x.shape, order="C" if x.flags.c_contiguous else "F")
 
 
 @pytest.mark.usefixtures("openblas")
