@@ -241,7 +241,7 @@ MORE = {  # of modules that keep their names
         "function:: spmdx.debug.explain",
         "function:: spmdx.debug.kept_bytes",
     ),
-    "Checkpoints": tuple(f"function:: spmdx.checkpoint.{name}" for name in ("save", "load", "views")),
+    "Checkpoints": tuple(f"function:: spmdx.checkpoint.{name}" for name in ("save", "load", "read", "views")),
     "Errors": ("module:: spmdx.errors",),
 }
 

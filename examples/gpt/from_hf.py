@@ -2,7 +2,7 @@
 
     config, params = from_hf.load("folder/with/config.json/and/model.safetensors")
 
-Files are mapped, not loaded: each rank reads the blocks that the running plan gives it, and no more.
+Files are mapped, not loaded: each rank reads its share of them, and gets the blocks that the running plan gives it.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ def _described(views: Mapping[str, Any], config: Config, path: str, shape: tuple
         raise ValueError(f"{name} has shape {list(found.shape)}; config.json makes it {path}, {list(shape)}.")
 
     def read(key: Any, shape: tuple[int, ...], dtype: Any, **where: Any) -> sx.Array:
-        return sx.asarray(view.reshape(shape), **where).astype(dtype)
+        return sx.checkpoint.read(view.reshape(shape), dtype, **where)
 
     return nn.Param(shape, read)
 

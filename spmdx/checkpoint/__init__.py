@@ -9,19 +9,19 @@ from __future__ import annotations
 
 import json
 import os
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from spmdx import check, context, dtypes, tree
 from spmdx.array import Array
 from spmdx.checkpoint import file as files
-from spmdx.checkpoint import leaves, ranks, target
+from spmdx.checkpoint import leaves, parts, ranks, target
 from spmdx.decide import default_mesh
 from spmdx.errors import ArgumentError, CheckpointError, MeshError
 from spmdx.mesh import Coordinate, Mesh
 from spmdx.ops.place import held as held_block
-from spmdx.ops.place import redistribute, wrap
+from spmdx.ops.place import redistribute, spec_for
 from spmdx.random import Key
 from spmdx.spec import Spec, place
 
@@ -99,8 +99,9 @@ def load(path: Any, like: Any = None, *, mesh: Mesh | None = None, plan: Any = N
         mesh: for what names none; the default mesh.
         plan: a Plan, for descriptors.
 
-    Each rank reads its own blocks, and nothing is sent but a few numbers by which ranks see that they read one file.
-    Bits are those that were saved.
+    Ranks see by a few numbers that they read one file. Each reads its own blocks; or where these are strips of the
+    file's rows, or whole on many ranks, a part that lies together, and ranks send each other what they are to hold: all
+    together they read the file about once. Bits are those that were saved.
 
     Raises:
         CheckpointError: no such file, one that is cut short or damaged, other names, shapes, dtypes or kinds than
@@ -108,8 +109,9 @@ def load(path: Any, like: Any = None, *, mesh: Mesh | None = None, plan: Any = N
     """
     failed = f"{path} cannot be read"
     source, held, data = _opened_by_all(path, failed)
+    names: list[str] = []  # of what is found, where there is no tree to fill
 
-    def fill() -> Any:
+    def look() -> list[Any]:
         if not isinstance(mesh, Mesh | None):
             raise ArgumentError(f"mesh={mesh!r} is no mesh.", 'mesh=sx.make_mesh({"data": -1})')
         if plan is not None and not callable(getattr(plan, "spec", None)):
@@ -117,26 +119,42 @@ def load(path: Any, like: Any = None, *, mesh: Mesh | None = None, plan: Any = N
         where = mesh or default_mesh()
         other = leaves.read(source, held.texts.get("spmdx", "{}"), held.tensors)
         if like is None:
-            whole = {n: _read(data, t, place(where, t.shape, t.dtype)) for n, t in held.tensors.items()}
-            return {**whole, **other}
+            whole = [_Wanted(t, place(where, t.shape, t.dtype)) for t in held.tensors.values()]
+            names.extend([*held.tensors, *other])
+            return [*whole, *other.values()]
         named = _named(like)
         _same_names(source, named.keys(), held.tensors.keys() | other.keys())
-        found = [
+        return [
             leaves.fitting(source, n, other[n], x)
             if n in other
             else _leaf(source, data, n, held.tensors[n], x, where, plan)
             for n, x in named.items()
         ]
-        return tree.unflatten(tree.flatten(like, _is_leaf)[1], found)
 
-    return ranks.together(failed, fill)
+    found = ranks.together(failed, look)
+    wanted = {i: x for i, x in enumerate(found) if isinstance(x, _Wanted)}
+    views = {i: files.view(data, x.tensor) for i, x in wanted.items()}
+    sources = {i: parts.source(x.spec, views[i]) for i, x in wanted.items()}
+    told = [f"{i} {sources[i]} {x.spec} {x.spec.mesh}" for i, x in wanted.items() if sources[i] is not x.spec]
+    numbers = ranks.gathered(ranks.digest("\n".join(told).encode()))
+    if (numbers != numbers[0]).any():  # ranks that ask for different things send each other none
+        sources = {i: x.spec for i, x in wanted.items()}
+
+    def fill() -> None:
+        for i, x in wanted.items():
+            found[i] = parts.read(views[i], sources[i], x.spec)
+
+    ranks.together(failed, fill)
+    for i, x in wanted.items():
+        found[i] = parts.sent(found[i], x.spec)
+    return dict(zip(names, found)) if like is None else tree.unflatten(tree.flatten(like, _is_leaf)[1], found)
 
 
 def views(path: Any) -> dict[str, Any]:
     """The arrays of any safetensors file by name, as read-only NumPy arrays that lie in the file.
 
-    Nothing is read before it is looked at: ``sx.asarray(views(path)[name].T, placement=...)`` reads no more than this
-    rank's block. For files of other programs, with other names and layouts. No communication.
+    Nothing is read before it is looked at: :func:`read` makes arrays of them, of which each rank reads its part. For
+    files of other programs, with other names and layouts. No communication.
 
     Raises:
         CheckpointError: no such file, a file that is cut short, or no safetensors file.
@@ -148,6 +166,31 @@ def views(path: Any) -> dict[str, Any]:
             f"{path} cannot be read: {error.strerror}.", "the path of a file that is yours"
         ) from error
     return {name: files.view(data, tensor) for name, tensor in held.tensors.items()}
+
+
+def read(view: Any, dtype: Any = None, *, mesh: Mesh | None = None, placement: Any = None) -> Array:
+    """The array of an array in a file, as :func:`views` gives them: a collective of all ranks of the mesh.
+
+    Args:
+        view: the same on every rank; also a slice, a transpose or another shape of one of the views, as
+            ``views(path)["up"].T``.
+        dtype: that of the file if left out.
+        mesh: the default mesh if left out.
+        placement: a dict or P; Replicate on every axis if left out.
+
+    Each rank reads about as much as the array divided among all of them, of rows that lie together in the file, and
+    ranks send each other what they are to hold, in the narrower of the two dtypes. Nothing is sent where a rank's own
+    block is as cheap to read, as a block of the file's rows, or a small array.
+    """
+    given: Any = view
+    if not isinstance(given, np.ndarray):
+        raise ArgumentError(f"read takes an array in a file; got {type(given).__name__}.", "read(views(path)[name])")
+    kind, wanted = dtypes.checked(view.dtype), dtypes.checked(view.dtype if dtype is None else dtype)
+    spec = spec_for(view.shape, kind, mesh, placement)
+    part = parts.read(view, parts.source(spec, view), spec)
+    if wanted.itemsize < kind.itemsize:
+        part, spec = part.astype(wanted), spec.replace(dtype=wanted)
+    return parts.sent(part, spec).astype(wanted)
 
 
 def _opened_by_all(path: Any, failed: str) -> tuple[str, files.Layout, Any]:
@@ -231,12 +274,15 @@ def _pieces(spec: Spec, coordinate: Coordinate) -> files.Pieces:
     return tuple(spec.pieces(d, coordinate) for d in range(spec.ndim))
 
 
-def _read(data: Any, tensor: files.Tensor, spec: Spec) -> Array:
-    return wrap(spec, lambda coordinate: files.read(data, tensor, _pieces(spec, coordinate)))
+class _Wanted(NamedTuple):
+    """A tensor of a file, and how it is to lie."""
+
+    tensor: files.Tensor
+    spec: Spec
 
 
 def _leaf(path: str, data: Any, name: str, tensor: files.Tensor, like: Any, mesh: Mesh, plan: Any) -> Any:
-    """A tensor of the file as ``like`` says."""
+    """How a tensor of the file is to lie, as ``like`` says; of NumPy's arrays itself."""
     shape, dtype = getattr(like, "shape", None), getattr(like, "dtype", None)
     if shape is None:
         raise CheckpointError(
@@ -250,7 +296,7 @@ def _leaf(path: str, data: Any, name: str, tensor: files.Tensor, like: Any, mesh
             "load(path) to see what is there",
         )
     if isinstance(like, (np.ndarray, np.generic)):
-        whole = files.read(data, tensor, tuple(((0, n),) for n in tensor.shape))
+        whole = np.array(files.view(data, tensor))
         return whole if isinstance(like, np.ndarray) else whole[()]
     if isinstance(like, (Array, Spec)):
         spec = (like if isinstance(like, Spec) else like.spec).replace(partial=())
@@ -259,7 +305,7 @@ def _leaf(path: str, data: Any, name: str, tensor: files.Tensor, like: Any, mesh
     else:
         spec = plan.spec(name, tensor.shape, tensor.dtype, mesh)
     _of_this_world(spec.mesh, name)
-    return _read(data, tensor, spec)
+    return _Wanted(tensor, spec)
 
 
 def _same_names(path: str, wanted: Any, found: Any) -> None:
@@ -269,4 +315,4 @@ def _same_names(path: str, wanted: Any, found: Any) -> None:
         raise CheckpointError(f"{path} {' and '.join(parts)}.", "load(path) to see what is there")
 
 
-__all__ = ["load", "save", "views"]
+__all__ = ["load", "read", "save", "views"]

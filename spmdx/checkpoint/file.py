@@ -207,14 +207,11 @@ def _put(fd: int, run: Any, at: int) -> None:
         done += os.pwrite(fd, run[done : done + LARGEST_WRITE], at + done)
 
 
-def read(data: Any, tensor: Tensor, pieces: Pieces) -> Any:
-    """A block of a tensor: no more of the file is read than it holds."""
-    out: Any = np.empty([sum(b - a for a, b in intervals) for intervals in pieces], tensor.dtype)
-    whole_array = view(data, tensor)
+def read(out: Any, whole_array: Any, pieces: Pieces) -> None:
+    """Fill a block of an array in a file: no more of the file is read than it holds."""
     for local, whole in boxes(pieces):
         here, there = (..., *local), (..., *whole)  # arrays, also where there is no dimension
         copy_to(out[here], whole_array[there])
-    return out
 
 
 def view(data: Any, tensor: Tensor) -> Any:

@@ -64,7 +64,7 @@ def init(params: Any, key: Key, plan: Any = None, mesh: Mesh | None = None, dtyp
         mesh: the default mesh if left out.
         dtype: of parameters that name none; float64 if left out.
 
-    Communicates nothing.
+    Communicates nothing, unless an init of the model's does, as one that reads a file.
     """
     mesh = mesh or default_mesh()
     if not isinstance(mesh, Mesh) or (plan is not None and not hasattr(plan, "placement")):

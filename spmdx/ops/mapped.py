@@ -35,9 +35,14 @@ def copied(block: Any) -> Any:
     """A copy of a block; of one that lies in a file no more is read than it holds."""
     if getattr(block, "base", None) is None or file_of(block) is None:
         return memory.copied(block)
-    out = memory.empty(block.shape, block.dtype)
+    out = room(block.shape, block.dtype)
     copy_to(out, block)
     return out
+
+
+def room(shape: Any, dtype: Any) -> Any:
+    """Memory for what is read, in C order."""
+    return memory.empty(shape, dtype)
 
 
 def copy_to(out: Any, block: Any) -> None:

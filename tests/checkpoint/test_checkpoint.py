@@ -13,10 +13,12 @@ import pytest
 from placements import assembled, simulated, specs
 
 import spmdx as sx
-from spmdx import checkpoint, nn, optim, plans, tree
+from spmdx import checkpoint, dtypes, nn, optim, plans, tree
 from spmdx.array import Array
-from spmdx.errors import CheckpointError
+from spmdx.checkpoint import parts
+from spmdx.errors import ArgumentError, CheckpointError
 from spmdx.mesh import Mesh
+from spmdx.spec import place
 from spmdx.testing import spmd
 
 DTYPES = ["bool", "int8", "uint16", "int32", "uint64", "float16", "float32", "float64", "complex64", "complex128"]
@@ -93,19 +95,27 @@ def test_saving_sends_nothing_but_what_finishes_partial_values(tmp_path: Path) -
     spmd(2)(save)()
 
 
+@pytest.mark.parametrize("grain", [0, parts.GRAIN])
 @pytest.mark.parametrize("sizes", [(2,), (2, 2)], ids=str)
-def test_every_placement_and_dtype(sizes: tuple[int, ...], tmp_path: Path) -> None:
+def test_every_placement_and_dtype(
+    sizes: tuple[int, ...], grain: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Exact, also where the parts that ranks read are not their blocks."""
+    monkeypatch.setattr(parts, "GRAIN", grain)
     mesh, path = simulated(*sizes), tmp_path / "x"
     options = specs(mesh, (5, 6), np.dtype("float64"), ("sum",))
-    draws = np.random.default_rng(0)
+    draws, moved = np.random.default_rng(0), 0
     for i, spec in enumerate(options[:: 1 + len(options) // 40]):
         dtype = np.dtype(DTYPES[i % len(DTYPES)])
         value = draw(5, 6, dtype=dtype)
         start, end = (s.replace(dtype=dtype, partial=()) for s in (spec, options[draws.integers(len(options))]))
         checkpoint.save(path, [sx.asarray(value, mesh=mesh, placement=start.placement)])
-        [found] = checkpoint.load(path, [end])
+        with sx.debug.trace() as trace:
+            [found] = checkpoint.load(path, [end])
+        moved += len(trace)
         assert found.spec == end
         assert same_bits(assembled(end, found._block), value)
+    assert (moved > 0) == (grain == 0)
 
 
 def test_other_programs_read_it_and_are_read(tmp_path: Path) -> None:
@@ -284,6 +294,40 @@ def test_what_does_not_fit_says_so(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"two leaves .* 'a\.b'"):
         checkpoint.save(path, {"a.b": sx.ones(1), "a": {"b": sx.ones(1)}})
     assert isinstance(checkpoint.load(path)["w"], Array)
+
+
+VIEWS: dict[str, Any] = {
+    "as it is": lambda x: x,
+    "transposed": lambda x: x.T,
+    "in other dimensions": lambda x: x.T.reshape(5, 2, 2, 6),
+    "columns": lambda x: x[..., 3:7],
+    "backwards": lambda x: x[::-1, :, ::-2],
+    "one row": lambda x: x[1],
+    "nothing": lambda x: x[:, :0],
+    "a number": lambda x: x[1, 1, 3:4].reshape(()),
+}
+
+
+@pytest.mark.parametrize("grain", [0, parts.GRAIN])
+@pytest.mark.parametrize("form", VIEWS)
+def test_reading_views(form: str, grain: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exact, in every placement, and cast as NumPy casts."""
+    monkeypatch.setattr(parts, "GRAIN", grain)
+    mesh, path = simulated(2, 2), tmp_path / "x"
+    checkpoint.save(path, {"w": draw(6, 2, 10)})
+    view = VIEWS[form](checkpoint.views(path)["w"])
+    options = specs(mesh, view.shape, view.dtype, ("sum",))
+    for i, spec in enumerate(options[:: 1 + len(options) // 20]):
+        dtype = [None, "float32", "bfloat16", "complex128"][i % 4]
+        found = checkpoint.read(view, dtype, mesh=mesh, placement=spec.placement)
+        end = place(mesh, view.shape, dtypes.checked(dtype or float), spec.placement)
+        assert found.spec is end
+        assert same_bits(assembled(end, found._block), view.astype(end.dtype))
+
+
+def test_what_is_read_lies_in_a_file() -> None:
+    with pytest.raises(ArgumentError, match=r"read takes an array in a file; got str[^v]*views\(path\)\[name\]"):
+        checkpoint.read("x.safetensors")
 
 
 def test_views_read_what_is_looked_at(tmp_path: Path) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import json
+import math
 import mmap
 import os
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,8 @@ import test_from_hf as files
 from tiny_gpt import plans
 
 import spmdx as sx
+from spmdx import context
+from spmdx.ops import mapped
 from spmdx.ops.mapped import spans
 from spmdx.testing import spmd
 
@@ -61,46 +65,109 @@ def forget(path: Path) -> None:
 
 
 def model_file(folder: Path, config: Any) -> Path:
-    """Weights in float32; nobody looks at their values."""
+    """Weights in bfloat16."""
     shapes = files.gpt2_shapes(config) if config["model_type"] == "gpt2" else files.llama_shapes(config)
     (folder / "config.json").write_text(json.dumps(config))
     path = folder / "model.safetensors"
-    sx.checkpoint.save(path, {name: np.zeros(shape, np.float32) for name, shape in shapes.items()})
+    values = np.arange(16381, dtype=np.uint16).view(sx.bfloat16)  # a prime, so that no two rows are alike
+    sx.checkpoint.save(path, {name: np.resize(values, shape) for name, shape in shapes.items()})
     return path
 
 
-def positions(path: Path) -> dict[str, Any]:
-    """In place of every number of a file the place of its first byte."""
-    views = sx.checkpoint.views(path)
-    start = min(view.ctypes.data for view in views.values()) - path.stat().st_size
-    start += sum(view.nbytes for view in views.values())
-    return {k: v.ctypes.data - start + 4 * np.arange(v.size).reshape(v.shape) for k, v in views.items()}
+@pytest.fixture
+def pages(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Of every rank the pages of mapped files that it has read."""
+    found: dict[int, set[int]] = defaultdict(set)
+    read = mapped.reading
+
+    def told(block: Any) -> Any:
+        if (file := mapped.file_of(block)) is not None:
+            first = np.frombuffer(file, np.uint8).ctypes.data
+            for start, stop in mapped.spans(block):
+                found[context.rank()].update(range((start - first) // PAGE, -(-(stop - first) // PAGE)))
+        return read(block)
+
+    monkeypatch.setattr(mapped, "reading", told)
+    return found
 
 
-@pytest.mark.parametrize("words", ["zero3", "megatron"])
+def most(pages: dict[int, set[int]]) -> int:
+    """Bytes of the rank that has read most."""
+    return PAGE * max(map(len, pages.values()))
+
+
+PLANS = [
+    *((words, {axis: n}) for n in (2, 3, 4) for words, axis in (("zero3", "data"), ("megatron", "model"))),
+    ("megatron+zero3", {"data": 2, "model": 2}),
+    ("dp", {"data": 3}),
+    ("megatron+dp", {"data": 2, "model": 2}),
+]
+
+
+@pytest.mark.parametrize(
+    ("words", "axes"), PLANS, ids=lambda x: x if isinstance(x, str) else "x".join(map(str, x.values()))
+)
 @pytest.mark.parametrize("config", [GPT2, LLAMA], ids=["gpt2", "llama"])
-def test_weights_from_elsewhere(config: Any, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_from_elsewhere(config: Any, words: str, axes: dict[str, int], tmp_path: Path, pages: Any) -> None:
+    """Exact values; every rank reads its share of the file, whichever dimension the plan divides."""
     path = model_file(tmp_path, config)
-    axes = {"data" if words == "zero3" else "model": 4}
+    expected = [x.numpy() for x in sx.tree.leaves(from_hf.load(tmp_path)[1])]
+    pages.clear()
 
-    def on_rank(dtype: Any) -> Any:
-        mesh = sx.make_mesh(axes)
-        if mesh.rank != 2:
-            return []
-        with plans.plan(words).on(mesh):
-            return [x.block for x in sx.tree.leaves(from_hf.load(tmp_path, dtype=dtype)[1])]
+    def on_rank() -> None:
+        with plans.plan(words).on(sx.make_mesh(axes)) as running:
+            made = from_hf.load(tmp_path)[1]
+            for name, x, value in zip(sx.tree.paths(made), sx.tree.leaves(made), expected):
+                assert x.spec == running.plan.spec(name, x.shape, np.dtype(np.float32), x.mesh)
+                assert x.block.flags.c_contiguous
+                assert np.array_equal(x.block, sx.asarray(value, mesh=x.mesh, placement=x.placement).block)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(from_hf, "_views", lambda folder: positions(path))
-        places = np.concatenate([x.ravel() for x in spmd(4)(on_rank)(np.int64)[2]])
-    wanted = np.unique(places // PAGE)
-    forget(path)
-    spmd(4)(on_rank)(np.float32)
-    found = np.flatnonzero(in_memory(path))
-    assert not set(wanted) - set(found)
-    assert PAGE * len(set(found) - set(wanted)) < BESIDE
-    if words == "zero3" and config is GPT2:  # rows, of matrices that are not divided into q, k and v
-        assert PAGE * len(wanted) < 0.3 * path.stat().st_size
+    spmd(n := math.prod(axes.values()))(on_rank)()
+    assert most(pages) < 1.1 * path.stat().st_size / n + BESIDE
+
+
+SAVED = np.arange(700 * 1500, dtype=np.float64).reshape(700, 1500)  # 12 KB a row
+LAID: dict[str, Any] = {
+    "rows": {"a": sx.Shard(0)},
+    "columns": {"a": sx.Shard(1)},
+    "ragged": {"a": sx.Shard(1, sizes=(100, 900, 500))},
+    "interleaved": {"a": sx.Shard(1, interleave=5)},
+    "whole": {},
+}
+
+
+@pytest.mark.parametrize("laid", LAID)
+def test_checkpoints_under_another_plan(laid: str, tmp_path: Path, pages: Any) -> None:
+    """Exact: three ranks read the file once."""
+    path = tmp_path / "x"
+    sx.checkpoint.save(path, {"x": SAVED, "small": SAVED[:3]})
+
+    def on_rank() -> None:
+        mesh = sx.make_mesh({"a": 3})
+        spec = sx.spec.place(mesh, SAVED.shape, SAVED.dtype, LAID[laid])
+        with sx.debug.trace() as trace:
+            found = sx.checkpoint.load(path, {"x": spec, "small": sx.spec.place(mesh, (3, 1500), SAVED.dtype)})
+        assert len(trace) == (laid != "rows")
+        assert found["x"].spec is spec and found["x"].block.flags.c_contiguous
+        assert np.array_equal(found["x"].block, sx.asarray(SAVED, placement=LAID[laid], mesh=mesh).block)
+
+    spmd(3)(on_rank)()
+    assert most(pages) < 1.1 * path.stat().st_size / 3 + BESIDE
+
+
+def test_ranks_that_want_different_things(tmp_path: Path) -> None:
+    """Exact. They send each other nothing: each reads its block, or all of it."""
+    sx.checkpoint.save(path := tmp_path / "x", {"x": SAVED})
+
+    def on_rank() -> None:
+        mesh = sx.make_mesh({"a": 2})
+        like = {"x": sx.spec.place(mesh, SAVED.shape, SAVED.dtype, {"a": sx.Shard(1)})} if mesh.rank else None
+        with sx.debug.trace() as trace:
+            found = sx.checkpoint.load(path, like)["x"]
+        assert not trace
+        assert np.array_equal(found.block, SAVED[:, 750:] if mesh.rank else SAVED)
+
+    spmd(2)(on_rank)()
 
 
 @pytest.mark.parametrize("dim", [0, 1])

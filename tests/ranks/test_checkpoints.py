@@ -81,3 +81,19 @@ def test_arrays_of_other_ranks(tmp_path: Path) -> None:
     checkpoint.save(tmp_path / "x", {"w": sx.ones(more.size)})
     with pytest.raises(MeshError, match="w lies on"):
         checkpoint.load(tmp_path / "x", {"w": x})
+
+
+def test_reading_what_no_rank_is_to_hold(tmp_path: Path) -> None:
+    """Exact. A block that is a strip of each row is read as rows, and sent; so is what is whole on all ranks."""
+    mesh, path = sx.make_mesh(), tmp_path / "x"
+    whole = np.arange(900 * 700, dtype=np.float32).reshape(900, 700)
+    checkpoint.save(path, {"w": whole})
+    for placement in ({"world": sx.Shard(1)}, {}, {"world": sx.Shard(0)}):
+        spec = place(mesh, whole.shape, whole.dtype, placement)
+        with sx.debug.trace() as trace:
+            found = checkpoint.load(path, {"w": spec})["w"]
+            turned = checkpoint.read(checkpoint.views(path)["w"].T, "float64", placement=placement)
+        expected = (sx.asarray(whole, placement=placement), sx.asarray(whole.T.astype(float), placement=placement))
+        for x, y in zip((found, turned), expected):
+            assert x.spec is y.spec and x.block.flags.c_contiguous and np.array_equal(x.block, y.block)
+        assert len(trace) == (0 if mesh.size == 1 else 1 if placement else 2)
