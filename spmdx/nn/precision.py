@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from spmdx import tree
+from spmdx import context, tree
 from spmdx.array import Array
 from spmdx.autodiff import value_and_grad
 from spmdx.errors import DtypeError, ShapeError
@@ -26,8 +26,15 @@ from spmdx.ops.reduce import all
 
 
 def cast(params: Any, dtype: Any) -> Any:
-    """The pytree with its floating-point arrays in another dtype; others, and other leaves, stay."""
-    return tree.map(lambda x: x.astype(dtype) if isinstance(x, Array) and x.dtype.kind in "fV" else x, params)
+    """The pytree with its floating-point arrays in another dtype; others, and other leaves, stay.
+
+    What a plan gathers of it travels in that dtype, and one block ahead as the parameters themselves do.
+    """
+    leaves, treedef = tree.flatten(params)
+    made = [x.astype(dtype) if isinstance(x, Array) and x.dtype.kind in "fV" else x for x in leaves]
+    if (running := context.get().plan) is not None:
+        running.cast(made)
+    return tree.unflatten(treedef, made)
 
 
 def all_finite(grads: Any) -> Array:

@@ -64,7 +64,7 @@ def _named(function: Callable[..., Any], label: str) -> Callable[..., Any]:
 
 
 class Entered(NamedTuple):
-    """A call of a named function: which leaves of a gradient its arrays were, None for what was none."""
+    """A call of a named function: which leaves of a gradient, or casts of them, its arrays were; None for others."""
 
     name: str
     axes: Axes
@@ -84,8 +84,9 @@ class Running:
         self.held: Group | None = None  # of a call that has ended: the next one drops its arrays
         self.groups: list[Group] = []  # entered in this gradient
         self.order: list[Entered] = []  # in the one before
-        self.leaves: list[Any] = []  # what this gradient is taken of
+        self.leaves: list[Any] = []  # what this gradient is taken of, and after it what has been cast of that
         self.places: dict[int, int] = {}  # their numbers, by the ids
+        self.known: dict[int, int] = {}  # these, and those of what has been cast of them
         self.treedef: tree.TreeDef | None = None  # of the tuple of arguments that they are leaves of
         self.ahead: Group | None = None  # gathered before it is entered
         self.holds = False  # gradients of leaves stay where they arise: there are more to come
@@ -102,14 +103,23 @@ class Running:
     def begin(self, leaves: list[Any], treedef: tree.TreeDef) -> None:
         """A gradient of these leaves begins: it will enter the groups that the one before did, if it is a loop's."""
         self.end()
-        self.leaves, self.treedef = leaves, treedef
+        self.leaves, self.treedef = [*leaves], treedef
         self.places = {id(leaf): n for n, leaf in enumerate(leaves)}
+        self.known = dict(self.places)
+
+    def cast(self, arrays: Sequence[Any]) -> None:
+        """These have been made of leaves, each of one: groups are known by them as by leaves."""
+        if context.get().depth == 1:
+            for x in arrays:
+                if type(x) is Watched and id(x) not in self.known and _number(x, self.places) is not None:
+                    self.known[id(x)] = len(self.leaves)
+                    self.leaves.append(x)
 
     def end(self) -> None:
         """It has ended: what remains of it is the order, and no array."""
         if self.groups:
             self.order = [g.entered for g in self.groups]
-        self.groups, self.leaves, self.places, self.ahead = [], [], {}, None
+        self.groups, self.leaves, self.places, self.known, self.ahead = [], [], {}, {}, None
 
     def entered(self, group: Group) -> None:
         """Gather the parameters of the group that comes next, while this one computes with its own."""
@@ -227,7 +237,7 @@ class Group(Rule):
             self.arrays, self.targets = [a for a, _ in lowered], [t for _, t in lowered]
         self.plans = _plans(self.arrays, self.targets)
         self.places, self.tree = running.places, running.treedef
-        known = {} if self.batched else self.places
+        known = {} if self.batched else running.known
         numbers = [known.get(id(a)) for a in self.arrays]
         self.entered = Entered(label, axes, treedef, numbers)
         self.before = running.groups[-1] if running.groups else None
@@ -241,7 +251,7 @@ class Group(Rule):
         of_leaves = () if self.tree is None else _paths_of_parameters(self.tree)
         own = [p for p, x in zip(tree.paths_of(self.entered.treedef), self.given) if isinstance(x, Array)]
         numbers = self.entered.numbers
-        if None in numbers:
+        if any(n is None or n >= len(of_leaves) for n in numbers):
             numbers = [_number(a, self.places) for a in self.arrays]
         return [f"{self.name}.{path}" if n is None else of_leaves[n] for path, n in zip(own, numbers)]
 

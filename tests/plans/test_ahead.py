@@ -11,7 +11,7 @@ import weakref
 from pathlib import Path
 
 import pytest
-from tiny_gpt import TINY, gradient, model, plans, tokens
+from tiny_gpt import TINY, model, plans, tokens
 
 import spmdx as sx
 from spmdx import nn
@@ -28,6 +28,8 @@ MPIEXEC = Path(sys.executable).parent / "mpiexec"
     [
         ("zero3", 2, (12, 13, 3)),
         ("zero3", 3, (12, 13, 3)),
+        ("zero3 bfloat16", 2, (12, 13, 3)),
+        ("zero3 bfloat16", 3, (12, 13, 3)),
         ("zero2", 2, (5, 5, 0)),
         ("zero1", 2, (1, 1, 0)),
         ("dp", 2, (0, 1, 0)),
@@ -37,10 +39,11 @@ MPIEXEC = Path(sys.executable).parent / "mpiexec"
 )
 def test_the_same_bits_by_the_same_messages(words: str, n: int, told: tuple[int, int, int]) -> None:
     """Exact. How many messages begin without being waited for, how many there are, and how many blocks find their
-    parameters on their way: under ZeRO-3 all but the first, and "outer" is waited for. Reductions to all, which are
+    parameters on their way: under ZeRO-3 all but the first, and "outer" is waited for; also where they have been
+    cast before, and travel in half of the bytes. Reductions to all, which are
     most of tensor parallelism's messages, begin nowhere."""
     path = os.pathsep.join([str(HERE.parents[1]), os.environ.get("PYTHONPATH", "")])
-    command = [str(MPIEXEC), "-n", str(n), sys.executable, str(HERE / "ahead.py"), words]
+    command = [str(MPIEXEC), "-n", str(n), sys.executable, str(HERE / "ahead.py"), *words.split()]
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=120, env={**os.environ, "PYTHONPATH": path}, check=False
     )
@@ -48,14 +51,16 @@ def test_the_same_bits_by_the_same_messages(words: str, n: int, told: tuple[int,
     assert tuple(map(int, done.stdout.split())) == told
 
 
-def test_nothing_of_a_gradient_stays_when_it_has_ended() -> None:
+@pytest.mark.parametrize("dtype", ["float64", "float32"], ids=["as they are", "cast"])
+def test_nothing_of_a_gradient_stays_when_it_has_ended(dtype: str) -> None:
     """Of the parameters that were gathered for it the plan keeps the order alone: the blocks go with the arrays."""
     mesh = sx.make_mesh({"data": 2}, device="sim")
     with plans.plan("zero3").on(mesh) as running:
         params = nn.init(model.parameters(TINY), sx.random.key(1))
-        value, grads = gradient()(params, sx.asarray(tokens()))
+        step = sx.value_and_grad(lambda p, batch: model.loss(nn.cast(p, dtype), batch, TINY))
+        value, grads = step(params, sx.asarray(tokens()))
         assert [entered.name for entered in running.order] == ["block"] * TINY.layers
-        assert (running.groups, running.leaves) == ([], [])
+        assert (running.groups, running.leaves, running.known) == ([], [], {})
         blocks = [weakref.ref(b if b.base is None else b.base) for p in sx.tree.leaves(params) for b in p._block]
         del value, grads, params
         running.held = None
