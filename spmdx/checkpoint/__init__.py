@@ -145,8 +145,8 @@ def load(path: Any, like: Any = None, *, mesh: Mesh | None = None, plan: Any = N
             found[i] = parts.read(views[i], sources[i], x.spec)
 
     ranks.together(failed, fill)
-    for i, x in wanted.items():
-        found[i] = parts.sent(found[i], x.spec)
+    for i in wanted:
+        found[i] = parts.sent(found[i])
     return dict(zip(names, found)) if like is None else tree.unflatten(tree.flatten(like, _is_leaf)[1], found)
 
 
@@ -188,9 +188,7 @@ def read(view: Any, dtype: Any = None, *, mesh: Mesh | None = None, placement: A
     kind, wanted = dtypes.checked(view.dtype), dtypes.checked(view.dtype if dtype is None else dtype)
     spec = spec_for(view.shape, kind, mesh, placement)
     part = parts.read(view, parts.source(spec, view), spec)
-    if wanted.itemsize < kind.itemsize:
-        part, spec = part.astype(wanted), spec.replace(dtype=wanted)
-    return parts.sent(part, spec).astype(wanted)
+    return parts.sent(part.astype(wanted) if wanted.itemsize < kind.itemsize else part).astype(wanted)
 
 
 def _opened_by_all(path: Any, failed: str) -> tuple[str, files.Layout, Any]:

@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import lru_cache
 from itertools import product
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from spmdx.array import Array
 from spmdx.checkpoint import file as files
-from spmdx.ops.mapped import room
+from spmdx.mesh import Coordinate
+from spmdx.ops.mapped import room, turned
 from spmdx.ops.place import moved_arrays, wrap
 from spmdx.plan import cost, plan
 from spmdx.spec import Layout, Spec
@@ -71,20 +72,45 @@ def _touched(spec: Spec, strides: tuple[int, ...], itemsize: int, grain: int) ->
     return runs * (length + grain)
 
 
-def read(view: Any, spec: Spec, target: Spec) -> Array:
-    """An array in a file, of which each rank reads its block: in C order if that is to stay, as in the file if not."""
-    order = range(view.ndim) if spec is target else np.argsort([-abs(n) for n in view.strides], kind="stable")
+class Part(NamedTuple):
+    """What a rank has read of an array, and how the array is to lie."""
 
-    def block(coordinate: Any) -> Any:
-        pieces = tuple(spec.pieces(d, coordinate) for d in range(spec.ndim))
-        shape = spec.block_shape(coordinate)
-        out = room([shape[d] for d in order], spec.dtype).transpose(np.argsort(order))
-        files.read(out, view, pieces)
+    array: Array  # with its dimensions as they lie in the file, so that what is sent is made of rows
+    order: tuple[int, ...]  # which of the target's dimensions they are
+    target: Spec
+
+    def astype(self, dtype: Any) -> Part:
+        """The same in another dtype."""
+        return Part(self.array.astype(dtype), self.order, self.target.replace(dtype=dtype))
+
+
+def read(view: Any, spec: Spec, target: Spec) -> Part:
+    """An array in a file, of which each rank reads its block of ``spec``. No communication."""
+    kept = spec is target
+    order = tuple(range(view.ndim) if kept else np.argsort([-abs(n) for n in view.strides], kind="stable").tolist())
+    lies, laid = _permuted(spec, order), view.transpose(order)
+
+    def block(coordinate: Coordinate) -> Any:
+        out = room(lies.block_shape(coordinate), lies.dtype)
+        files.read(out, laid, tuple(lies.pieces(d, coordinate) for d in range(lies.ndim)))
         return out
 
-    return wrap(spec, block)
+    return Part(wrap(lies, block), order, target)
 
 
-def sent(part: Array, target: Spec) -> Array:
+def sent(part: Part) -> Array:
     """The array where it is to lie: a collective of the ranks of its mesh, unless it lies there."""
-    return moved_arrays([part], [target], [plan(part.spec, target)], "reading", implied=False)[0]
+    array, order, target = part
+    there = _permuted(target, order)
+    array = moved_arrays([array], [there], [plan(array.spec, there)], "reading", implied=False)[0]
+    if order == tuple(range(target.ndim)):
+        return array
+    back = tuple(np.argsort(order).tolist())
+    blocks = array._block
+    if isinstance(blocks, tuple):
+        return Array(tuple(turned(block, back) for block in blocks), target)
+    return Array(None if blocks is None else turned(blocks, back), target)
+
+
+def _permuted(spec: Spec, order: tuple[int, ...]) -> Spec:
+    return spec.replace(shape=tuple(spec.shape[d] for d in order), layouts=tuple(spec.layouts[d] for d in order))

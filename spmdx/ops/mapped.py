@@ -10,6 +10,7 @@ from __future__ import annotations
 import mmap
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ import numpy as np
 from spmdx.runtime import memory
 
 PAGE = mmap.PAGESIZE
+TILE = 128  # elements of either side
 CALL = max(PAGE, 2**17)  # bytes asked for at once: of more, systems take no notice beyond what they would read ahead
 KNOWN = all(hasattr(mmap, name) for name in ("MADV_RANDOM", "MADV_NORMAL", "MADV_WILLNEED"))  # to this system
 
@@ -40,6 +42,16 @@ def copied(block: Any) -> Any:
     return out
 
 
+def turned(block: Any, order: tuple[int, ...]) -> Any:
+    """A copy of a block with its dimensions in another order, in C order."""
+    if not isinstance(block, np.ndarray):
+        return memory.copied(block.transpose(order))
+    laid = block.transpose(order)
+    out = room(laid.shape, laid.dtype)
+    turn(out, laid)
+    return out
+
+
 def room(shape: Any, dtype: Any) -> Any:
     """Memory for what is read, in C order."""
     return memory.empty(shape, dtype)
@@ -48,7 +60,21 @@ def room(shape: Any, dtype: Any) -> Any:
 def copy_to(out: Any, block: Any) -> None:
     """NumPy's copy into memory; of an array that lies in a file no more is read than it holds."""
     with reading(block):
+        turn(out, block)
+
+
+def turn(out: Any, block: Any) -> None:
+    """NumPy's copy; where one array has in rows what the other has in columns tile by tile, so that what comes into a
+    cache is used while it is there."""
+    dims = [d for d in range(block.ndim) if block.shape[d] > 1]
+    rows, columns = (min((abs(x.strides[d]), d) for d in dims)[1] if dims else 0 for x in (block, out))
+    if rows == columns or block.size < TILE**2 or block.shape[rows] * block.shape[columns] < 4 * TILE:
         np.copyto(out, block)
+        return
+    sides = [TILE if d in (rows, columns) else 1 for d in range(block.ndim)]
+    for corner in product(*(range(0, n, side) for n, side in zip(block.shape, sides))):
+        tile = tuple(slice(i, i + side) for i, side in zip(corner, sides))
+        np.copyto(out[tile], block[tile])
 
 
 @contextmanager

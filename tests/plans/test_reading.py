@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import json
 import math
 import mmap
@@ -204,3 +205,13 @@ def test_spans() -> None:
     ]
     for block, expected in told:
         assert [(a - first, b - first) for a, b in spans(block)] == expected
+
+
+@pytest.mark.parametrize("shape", [(300, 5, 170), (257, 1, 129), (3, 700, 2, 130), (4000, 3), (0, 400), ()], ids=str)
+def test_turned_copies(shape: tuple[int, ...]) -> None:
+    """Exact: tile by tile, from any order of the dimensions and from either end."""
+    x = np.arange(math.prod(shape), dtype=np.int32).reshape(shape)
+    for order in itertools.permutations(range(len(shape))):
+        for laid in (x.transpose(order), np.flip(x).transpose(order)):
+            out = mapped.turned(laid, tuple(range(len(shape))))
+            assert out.flags.c_contiguous and np.array_equal(out, laid)
