@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import law
@@ -114,5 +116,25 @@ def test_training(device: Any) -> None:
     def check(n: int) -> None:
         mesh = sx.make_mesh({"a": n}, device="cuda")
         assert np.allclose(train(mesh), train(mesh.host), rtol=2e-5)
+
+    on_ranks(check)
+
+
+def test_reading_a_file(device: Any, tmp_path: Path) -> None:
+    """Exact: rows are read, sent from device to device, and turned there; a checkpoint under another placement too."""
+    folder = tmp_path if LAUNCHED is None else Path(tempfile.gettempdir())  # one folder for all ranks
+    whole = np.random.default_rng(0).normal(size=(700, 900)).astype(sx.bfloat16)
+
+    def check(n: int) -> None:
+        mesh = sx.make_mesh({"a": n}, device="cuda")
+        sx.checkpoint.save(folder / "spmdx-read.safetensors", {"w": whole})
+        view = sx.checkpoint.views(folder / "spmdx-read.safetensors")["w"]
+        for placement in ({"a": sx.Shard(0)}, {"a": sx.Shard(1)}, {}):
+            found = sx.checkpoint.read(view.T, "float32", mesh=mesh, placement=placement)
+            assert found.spec is place(mesh, (900, 700), np.dtype("float32"), placement)
+            assert np.array_equal(found.numpy(), whole.T.astype(np.float32))
+            like = {"w": place(mesh, whole.shape, whole.dtype, placement)}
+            found = sx.checkpoint.load(folder / "spmdx-read.safetensors", like)["w"]
+            assert found.spec is like["w"] and found.numpy().tobytes() == whole.tobytes()
 
     on_ranks(check)
