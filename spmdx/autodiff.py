@@ -147,6 +147,7 @@ def vjp(function: Callable[..., Any], *primals: Any, has_aux: bool = False) -> A
         ``(value, pull_back)``, or ``(value, pull_back, aux)``; ``pull_back(cotangents)`` gives a tuple of gradients,
         each with the placement of its primal (Replicate where that is Partial).
     """
+    a_function(function, "sx.vjp(f, x)")
     if context.get().batch:
         return _of_each_example(context.get().batch[-1], function, primals, has_aux)
     result, pull_back = _recorded(function, primals)
@@ -174,6 +175,12 @@ def _of_each_example(level: Level, function: Callable[..., Any], primals: tuple[
     return value, pull_back, *aux
 
 
+def a_function(function: Any, example: str) -> None:
+    """An error unless this can be called: what a function returns is handed over in its place by mistake."""
+    if not callable(function):
+        raise ArgumentError(f"a function is needed; got {type(function).__name__}.", example)
+
+
 def value_and_grad(
     function: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False
 ) -> Callable[..., Any]:
@@ -190,6 +197,7 @@ def value_and_grad(
         GradientError: the value is not a real scalar, or a leaf is not of a floating dtype.
     """
 
+    a_function(function, "sx.value_and_grad(f)(x), or sx.grad(f)(x)")
     asked = argnums if isinstance(argnums, Hashable) else tuple(argnums)
 
     @wraps(function)

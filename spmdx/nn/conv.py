@@ -108,6 +108,8 @@ def patchify(x: Array, size: Size) -> Array:
 def unpatchify(x: Array, size: Size, shape: tuple[int, int, int]) -> Array:
     """The opposite of :func:`patchify` with this ``size``: images of ``shape`` (channels, height, width)."""
     rows, columns = _each(size, 2, "size")
+    if len(shape) != 3:
+        raise ShapeError(f"images of shape {tuple(shape)}.", "shape=(channels, height, width)")
     channels, height, width = shape
     [x] = arrays(x)
     if x.ndim < 2 or x.shape[-2:] != (height // rows * (width // columns), channels * rows * columns):

@@ -11,7 +11,7 @@ from typing import Any
 from spmdx.array import Array
 from spmdx.autodiff import vjp
 from spmdx.dtypes import NARROW, float32, promoted
-from spmdx.errors import DtypeError
+from spmdx.errors import DtypeError, ShapeError
 from spmdx.ops import elementwise as e
 from spmdx.ops.moments import mean
 from spmdx.ops.neural import _norm, settled
@@ -43,6 +43,8 @@ def _normed(x: Any, scale: Any, bias: Any, eps: float, centered: bool) -> Array:
     if x.dtype.kind not in "fV":
         name = "layer_norm" if centered else "rms_norm"
         raise DtypeError(f"{name} is of floating-point numbers; x is {x.dtype.name}.", "x.astype(float)")
+    if not x.ndim:
+        raise ShapeError("a norm goes over the last dimension; x is 0-d.", "x[..., features]")
     fused = not x.spec.layouts[-1].axes
     found: Array = (
         (_fused_centered if centered else _fused)(x, scale, bias, eps)

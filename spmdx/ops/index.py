@@ -226,12 +226,13 @@ class Changes:
         x, key = self.x, basic(self.index)
         if key is not None:
             index = resolve(x.shape, key)
-            return _change_slice(x, index, self._values(values, slicing(template(x), key).shape), how)
+            return _change_slice(x, index, self._values(values, _shape(index)), how)
         reading = read(x, self.index)
-        part = _part(x, reading)
-        rest = [n for d, n in enumerate(part.shape) if d not in reading.dims]
+        left = _shape(resolve(x.shape, reading.key))
+        rest = [n for d, n in enumerate(left) if d not in reading.dims]
         shape = common_shape(*(i.shape for i in reading.arrays))
         given = self._values(values, (*rest[: reading.at], *shape, *rest[reading.at :]))
+        part = _part(x, reading)
         where = {"dims": reading.dims, "at": reading.at}
         if how == "add":
             changed = accumulate((template(part), given, *reading.arrays), **where, neutral=True)
@@ -288,6 +289,11 @@ def _ascending(entry: Any) -> Any:
     if isinstance(entry, int) or entry[2] > 0:
         return entry
     return range(*entry)[-1], entry[0] + 1, -entry[2]
+
+
+def _shape(index: tuple[Any, ...]) -> tuple[int, ...]:
+    """Of what a resolved index takes: known before anything is moved."""
+    return tuple(1 if entry is None else len(range(*entry)) for entry in _shown(index))
 
 
 def _shown(index: tuple[Any, ...]) -> list[Any]:

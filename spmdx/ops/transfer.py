@@ -33,6 +33,9 @@ def to(x: Array, mesh: Mesh, placement: Placement | None = None) -> Array:
     the pieces: one all-to-all over the union of the ranks, with nothing between ranks that have nothing to send.
     The gradient goes back the same way.
     """
+    given: Any = mesh
+    if not isinstance(given, Mesh):
+        raise MeshError(f"an array moves to a mesh; got {given!r}.", "x.to(mesh, placement)")
     if mesh.device != x.mesh.device or mesh.device == "sim":
         raise MeshError(
             f"an array moves between meshes of one real device; got {x.mesh!r} and {mesh!r}.",

@@ -44,9 +44,16 @@ def without(layout: Layout, axes: set[str], mesh: Mesh) -> Layout:
     return Layout(kept, None, layout.interleave) if kept else WHOLE
 
 
-def changed(spec: Spec, axes: Axes) -> Spec:
-    """The spec with new placements on the axes named; on all others it stays as it is."""
-    return _changed(spec, tuple(axes.items()))
+def changed(spec: Spec, axes: Axes, of: object = "") -> Spec:
+    """The spec with new placements on the axes named; on all others it stays as it is.
+
+    Raises:
+        PlacementError: words that do not fit, with the path or the name that they are ``of``.
+    """
+    try:
+        return _changed(spec, tuple(axes.items()))
+    except PlacementError as error:
+        raise PlacementError(f"{of!r} does not lie as the plan says: {error}") from None
 
 
 @lru_cache(maxsize=4096)

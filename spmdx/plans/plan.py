@@ -122,7 +122,7 @@ class Plan:
     def spec(self, path: Any, shape: Iterable[int], dtype: Any = np.float64, mesh: Mesh | None = None) -> Spec:
         """The spec of a parameter on a mesh (the default mesh if left out)."""
         whole = place(mesh or default_mesh(), tuple(shape), dtype)
-        return changed(whole, self.find("params", path))
+        return changed(whole, self.find("params", path), path)
 
     def placement(self, path: Any, shape: Iterable[int], mesh: Mesh | None = None) -> Placement:
         """The placement of a parameter on a mesh (the default mesh if left out)."""
@@ -183,13 +183,16 @@ class Plan:
             step: instead of it, a function that uses all names, as ``sx.value_and_grad(loss)``. ``step(model, *args)``
                 is run dry: it computes and sends nothing, and takes no memory.
             args: values, or descriptors of values, that are the same on every rank.
-            mesh: axis name to size, of the mesh that ``step`` is run on; one rank if left out.
+            mesh: axis name to size, of the mesh that ``step`` is run on; if left out, the one that the plan is running
+                on, or one rank.
         """
         from spmdx.plans.check import check
 
         if step is not None:
             from spmdx.plans.estimate import run_dry
 
-            sizes = mesh or dict.fromkeys(self.axes or ("world",), 1)
+            running = context.get().plan
+            here = running.mesh.shape if running is not None and running.plan is self else None
+            sizes = mesh or here or dict.fromkeys(self.axes or ("world",), 1)
             names = [*(names or ()), *run_dry(self, step, model, tuple(args), sizes).used]
         return check(self, model, names)

@@ -12,6 +12,7 @@ from weakref import ref
 from spmdx import context, tree
 from spmdx.array import Array
 from spmdx.autodiff import home
+from spmdx.errors import ArgumentError
 from spmdx.later import Later
 from spmdx.mesh import Mesh
 from spmdx.move import begins
@@ -40,6 +41,9 @@ def name(x: Any, label: str) -> Any:
     Without a running plan that names it, x as it is: a model says what its values are, and not where they go. The
     gradient is the identity by values, and lies where the value did before.
     """
+    given: Any = label
+    if not isinstance(given, str):
+        raise ArgumentError(f"a name is a string; got {given!r}.", 'sx.name(x, "residual")')
     if callable(x):
         return _named(x, label)
     state = context.get()
@@ -144,10 +148,10 @@ class Running:
         if not axes:
             return x
         if isinstance(x, Array):
-            return _placed([x], [changed(x.spec, axes)], label, axes)[0]
+            return _placed([x], [changed(x.spec, axes, label)], label, axes)[0]
         leaves, treedef = tree.flatten(x)
         arrays = [a for a in leaves if isinstance(a, Array)]
-        found = iter(_placed(arrays, [changed(a.spec, axes) for a in arrays], label, axes))
+        found = iter(_placed(arrays, [changed(a.spec, axes, label) for a in arrays], label, axes))
         return tree.unflatten(treedef, [next(found) if isinstance(a, Array) else a for a in leaves])
 
     def group(self, params: Any, label: str) -> Group | None:
@@ -166,11 +170,11 @@ class Running:
         """Where gradients go, of parameters with these paths, whose own places are given."""
         if not self.plan.rules["grads"]:
             return specs
-        return [changed(s, axes) if (axes := self.plan.find("grads", p)) else s for p, s in zip(paths(), specs)]
+        return [changed(s, axes, p) if (axes := self.plan.find("grads", p)) else s for p, s in zip(paths(), specs)]
 
     def state(self, path: Any, spec: Spec) -> Any:
         """The placement of what an optimizer keeps beside a parameter."""
-        return changed(spec, self.plan.find("state", path)).placement
+        return changed(spec, self.plan.find("state", path), path).placement
 
 
 def _plans(arrays: Sequence[Array], targets: Sequence[Spec]) -> list[Any]:
@@ -229,7 +233,7 @@ class Group(Rule):
     def __init__(self, running: Running, leaves: list[Any], treedef: tree.TreeDef, label: str, axes: Axes) -> None:
         self.running, self.name, self.given, self.holds = running, label, leaves, running.holds
         self.arrays = [x for x in leaves if isinstance(x, Array)]  # numbers and texts stay as they are
-        self.targets = [changed(a.spec, axes) for a in self.arrays]
+        self.targets = [changed(a.spec, axes, label) for a in self.arrays]
         # Inside vmap all is done with whole batches: what they are may be asked when no vmap runs any more.
         self.batched = any(isinstance(a, Batched) for a in self.arrays) if context.get().batch else False
         if self.batched:

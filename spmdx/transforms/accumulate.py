@@ -8,7 +8,7 @@ from typing import Any
 
 from spmdx import context, tree
 from spmdx.array import Array
-from spmdx.autodiff import PullBack, one_like, vjp
+from spmdx.autodiff import PullBack, a_function, one_like, vjp
 from spmdx.errors import ArgumentError
 from spmdx.ops.elementwise import add, multiply
 
@@ -30,6 +30,8 @@ def accumulate(function: Callable[..., Any], *, hold: bool = True) -> Callable[[
         ArgumentError: no batches.
         GradientError: a value that is no real scalar.
     """
+
+    a_function(function, "sx.accumulate(loss)(params, batches)")
 
     def accumulated(params: Any, batches: Iterable[Any]) -> tuple[Any, Any]:
         value, grads, last, count = None, None, None, 0

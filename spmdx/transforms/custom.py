@@ -8,6 +8,7 @@ from typing import Any
 
 from spmdx import context, tree
 from spmdx.array import Array
+from spmdx.autodiff import a_function
 from spmdx.errors import GradientError
 from spmdx.ops.create import zeros_like
 from spmdx.ops.fit import fit
@@ -31,6 +32,7 @@ class custom_vjp:  # noqa: N801  # JAX's name, used as a function
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
+        a_function(function, "sx.custom_vjp(f)")
         self.function = function
         self.forward: Callable[..., Any] | None = None
         self.backward: Callable[..., Any] | None = None

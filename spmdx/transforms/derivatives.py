@@ -50,6 +50,11 @@ def jvp(function: Callable[..., Any], primals: Sequence[Any], tangents: Sequence
 
     A Hessian times a vector is ``sx.jvp(sx.grad(f), (x,), (v,))[1]``, at the cost of a few gradients.
     """
+    if not isinstance(primals, (tuple, list)) or not isinstance(tangents, (tuple, list)):
+        raise ArgumentError(
+            f"jvp takes tuples of primals and of tangents; got {type(primals).__name__} and {type(tangents).__name__}.",
+            "jvp(f, (x,), (of_x,))",
+        )
     if len(primals) != len(tangents):
         raise ArgumentError(
             f"jvp got {len(primals)} primals and {len(tangents)} tangents.", "jvp(f, (x, y), (of_x, of_y))"

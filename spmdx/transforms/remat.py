@@ -14,7 +14,7 @@ from typing import Any
 
 from spmdx import context, tree
 from spmdx.array import Array
-from spmdx.autodiff import pull
+from spmdx.autodiff import a_function, pull
 from spmdx.errors import ArgumentError
 from spmdx.spec import Spec
 from spmdx.tape import Watched, now
@@ -49,6 +49,7 @@ def remat(function: Callable[..., Any] | None = None, *, policy: Policy = "nothi
     """
     if function is None:
         return lambda function: remat(function, policy=policy)
+    a_function(function, "sx.remat(f)(x)")
     keeps, names = _read(policy)
     saves = policy != "nothing"
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from spmdx import context, tree
 from spmdx.array import Array
+from spmdx.autodiff import a_function
 from spmdx.decide import Bounds, body_of, default_mesh
 from spmdx.mesh import Mesh
 from spmdx.op import Operation
@@ -37,6 +38,7 @@ def eval_shape(function: Callable[..., Any], *args: Any, mesh: Mesh | None = Non
     Raises:
         ArgumentError: a function that asks for a value, as ``float(x)`` and ``if x > 0:`` do.
     """
+    a_function(function, "sx.eval_shape(f, x)")
     where = mesh or default_mesh()
     dry = Dry()
     with context.use(dry=dry, mesh=where):

@@ -9,6 +9,7 @@ from typing import Any
 
 from spmdx import tree
 from spmdx.array import Array
+from spmdx.autodiff import a_function
 from spmdx.errors import ArgumentError, AxisError, ShapeError
 from spmdx.ops.place import asarray
 from spmdx.ops.shape import moveaxis
@@ -42,6 +43,7 @@ def vmap(
         BatchError: what asks for an array's elements, as ``if x > 0:`` does.
     """
 
+    a_function(function, "sx.vmap(f)(xs)")
     asked = None if axis_size is None else _size(axis_size)
 
     @wraps(function)

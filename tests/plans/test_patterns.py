@@ -88,8 +88,10 @@ def test_words_that_are_none() -> None:
 
 
 def test_a_dimension_that_is_not_there() -> None:
-    with pytest.raises(PlacementError, match="dimension 1"):
+    with pytest.raises(PlacementError, match=r"'b' does not lie as the plan says.*dimension 1"):
         Plan({"*": {"model": COLUMNS}}).placement("b", (4,), MESH)
+    with Plan(names={"mean": {"model": COLUMNS}}).on(MESH), pytest.raises(PlacementError, match="'mean' does not"):
+        sx.name(sx.ones(3), "mean")
 
 
 def test_ready_plans_name_their_axes() -> None:
@@ -119,6 +121,14 @@ def test_check_of_a_step_that_is_run_dry(mesh: dict[str, int] | None) -> None:
     assert table.unnamed == ("residul",)
     assert "1 names that no pattern matches: residul" in str(table)
     assert [row.paths for row in table if row.pattern in ("batch", "block")] == [("batch",), ("block",)]
+
+
+def test_check_inside_a_running_plan_is_on_its_mesh() -> None:
+    """Sizes of blocks are those of one mesh, and fit no other."""
+    plan = Plan({"w": {"model": sx.Shard(0, sizes=(1, 3, 0))}})
+    with plan.on(MESH):
+        table = plan.check({"w": nn.Param((4, 4))}, step=misspelt, args=[nn.Param((2, 4))])
+    assert table.unnamed == ("block", "batch", "residul")
 
 
 def test_check_says_that_names_take_a_run() -> None:

@@ -36,6 +36,18 @@ def test_the_placement_of_the_old(how: str, name: str) -> None:
             assert np.array_equal(changed.numpy(), expected)
 
 
+def test_a_row_is_written_where_it_lies() -> None:
+    """Its shape is known without it: what is written is all that a rank needs."""
+    x = sx.asarray(VALUE, placement={"world": sx.Shard(0)})
+    with sx.debug.trace() as trace:
+        changed = x.at[2].set(np.arange(5.0)).at[3, [1, 2]].add(1.0)
+    expected = VALUE.copy()
+    expected[2] = np.arange(5.0)
+    expected[3, [1, 2]] += 1.0
+    assert np.array_equal(changed.numpy(), expected)
+    assert not trace
+
+
 def test_a_stencil_keeps_its_balance() -> None:
     """Written as `x.at[1:-1].add(...)`, the blocks of a heat equation drifted from rank to rank."""
     u = sx.asarray(np.arange(33.0) ** 2, placement={"world": sx.Shard(0)})

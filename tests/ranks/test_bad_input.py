@@ -96,6 +96,12 @@ CASES: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "a known index array out of range": (lambda: rows(4)[np.array([1, -5])], BoundsError, "index -5"),
     "written out of range": (lambda: rows(4).at[np.array([4])].add(1.0), BoundsError, "indices below 4"),
     "values that do not fit an index": (lambda: rows(4).at[1:3].set(np.ones(3)), ShapeError, r"\(3,\).*\(2,\)"),
+    "values that do not fit a row": (lambda: rows(4, 6).at[0].set(np.ones(3)), ShapeError, r"\(3,\).*\(6,\)"),
+    "values that do not fit rows of a column": (
+        lambda: rows(4, 6).at[0, [1, 2]].set(np.ones(3)),
+        ShapeError,
+        r"\(3,\).*\(2,\)",
+    ),
     "complex written into floats": (lambda: rows(4).at[0].set(1j), DtypeError, r"values\.real"),
     "a mask of another shape": (lambda: rows(4)[np.ones(5, bool)], BoundsError, r"a mask of shape \(4,\)"),
     "an assignment": (lambda: rows(4).__setitem__(0, 1.0), TypeError, r"x\.at\[\.\.\.\]\.set\(value\)"),
@@ -209,6 +215,13 @@ CASES: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "a rank twice": (lambda: sx.make_mesh({"a": 2}, ranks=[0, 0]), MeshError, "distinct"),
     "a key that is none": (lambda: sx.random.normal("key", (3,)), DtypeError, r"sx\.random\.key\(0\)"),
     "the gradient of integers": (lambda: sx.grad(sx.sum)(sx.arange(3)), sx.SpmdxError, "floating-point"),
+    "a gradient of a value": (lambda: sx.grad(rows(4))(rows(4)), ArgumentError, r"sx\.grad\(f\)\(x\)"),
+    "a batch of a value": (lambda: sx.vmap(rows(4)), ArgumentError, r"sx\.vmap\(f\)\(xs\)"),
+    "a derivative along an array": (lambda: sx.jvp(sx.exp, rows(4), rows(4)), ArgumentError, r"jvp\(f, \(x,\)"),
+    "a norm of a number": (lambda: sx.nn.layer_norm(sx.asarray(1.0)), ShapeError, "last dimension"),
+    "images of two dimensions": (lambda: sx.nn.unpatchify(rows(4, 4), 2, (4, 4)), ShapeError, "channels"),  # type: ignore[arg-type]
+    "a move to what is no mesh": (lambda: rows(4).to({"world": 1}), MeshError, r"x\.to\(mesh"),
+    "a name that is no text": (lambda: sx.name(rows(4), 3), ArgumentError, r'sx\.name\(x, "'),  # type: ignore[arg-type]
     "a value where a scalar is meant": (lambda: float(rows(4)), (ShapeError, TypeError), "one element"),
     "the truth of many": (lambda: bool(rows(4)), (ShapeError, ValueError, TypeError), "sx.any"),
 }
