@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import zlib
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from spmdx import context, dtypes
 from spmdx.array import Array
-from spmdx.errors import ArgumentError, DtypeError, ShapeError
+from spmdx.errors import ArgumentError, DtypeError, RanksDisagree, ShapeError
 from spmdx.mesh import Mesh
 from spmdx.move import record
 from spmdx.op import default_mesh
@@ -19,6 +20,8 @@ from spmdx.placement import P, Placement, Shard
 from spmdx.runtime import memory
 from spmdx.spec import Spec, default_sizes, place
 
+AGREED = {1: "dtype", 2: "number of dimensions"}  # columns of a record that are the same on every rank
+GIVEN = {3: "placement", 4: "shape"}  # and those of what from_block is called with
 MAX_DIMS = 64
 
 
@@ -39,7 +42,7 @@ def from_block(
         copy: False hands over ownership of the block's memory; otherwise it is copied, and so is what is not aligned
             or not in this machine's byte order.
 
-    One small all-gather agrees on shapes, dtype and validity, so that every rank raises or none does.
+    One small all-gather agrees on shapes, dtype, placement and validity, so that every rank raises or none does.
     """
     mesh = mesh if mesh is not None else default_mesh()
     sim = mesh.device == "sim"
@@ -51,7 +54,8 @@ def from_block(
         )
     xp = memory.space(mesh.device)
     blocks = [xp.asarray(b) for b in (block if sim else [block])]
-    records = np.concatenate([_record(b) for b in blocks])
+    given = _summary(placement), _summary(shape)
+    records = np.concatenate([_record(b, given) for b in blocks])
     if not sim and mesh.size > 1:
         group = context.world().comm(mesh.host).group(mesh.axis_names)
         record("all_gather", mesh.axis_names, records.nbytes * (mesh.size - 1), "from_block")
@@ -72,10 +76,16 @@ def _holds_numbers(dtype: np.dtype[Any]) -> bool:
     return True
 
 
-def _record(block: Any) -> Any:
-    out = np.zeros(3 + MAX_DIMS, np.int64)
-    out[:3] = _holds_numbers(block.dtype), zlib.crc32(block.dtype.name.encode()), block.ndim
-    out[3 : 3 + block.ndim] = block.shape
+def _summary(given: Any) -> int:
+    """A number that tells what is given apart from anything else."""
+    text = repr(sorted(given.items(), key=repr) if isinstance(given, Mapping) else given)
+    return zlib.crc32(text.encode())
+
+
+def _record(block: Any, given: tuple[int, int]) -> Any:
+    out = np.zeros(5 + MAX_DIMS, np.int64)
+    out[:5] = _holds_numbers(block.dtype), zlib.crc32(block.dtype.name.encode()), block.ndim, *given
+    out[5 : 5 + block.ndim] = block.shape
     return out
 
 
@@ -86,14 +96,19 @@ def _agreed(records: Any, placement: Placement, mesh: Mesh, shape: Any, dtype: A
         raise DtypeError(
             f"the block of rank {mesh.ranks[bad]} does not hold numbers.", "np.asarray(block, dtype=float)"
         )
-    for column, what in ((1, "dtype"), (2, "number of dimensions")):
+    for column, what in (AGREED | GIVEN).items():
         if (records[:, column] != records[0, column]).any():
             bad = int(np.argmax(records[:, column] != records[0, column]))
+            first, other = mesh.ranks[0], mesh.ranks[bad]
+            if column in GIVEN:
+                raise RanksDisagree(
+                    f"from_block is given another {what} on rank {other} than on rank {first}.",
+                    f"the same {what} on every rank",
+                )
             raise ShapeError(
-                f"the blocks of ranks {mesh.ranks[0]} and {mesh.ranks[bad]} differ in {what}.",
-                f"blocks of one {what} on every rank",
+                f"the blocks of ranks {first} and {other} differ in {what}.", f"blocks of one {what} on every rank"
             )
-    shapes = records[:, 3 : 3 + records[0, 2]]
+    shapes = records[:, 5 : 5 + records[0, 2]]
     probe = place(mesh, tuple(0 for _ in range(shapes.shape[1])), dtype, _without_sizes(placement))
     lengths, layouts = [], []
     grid = shapes.reshape(*mesh.sizes, shapes.shape[1])

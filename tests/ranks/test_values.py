@@ -9,7 +9,15 @@ import numpy as np
 import pytest
 
 import spmdx as sx
-from spmdx.errors import ArgumentError, DtypeError, ImpliedMoveError, MeshError, PlacementError, ShapeError
+from spmdx.errors import (
+    ArgumentError,
+    DtypeError,
+    ImpliedMoveError,
+    MeshError,
+    PlacementError,
+    RanksDisagree,
+    ShapeError,
+)
 from spmdx.spec import Spec
 
 
@@ -90,6 +98,10 @@ def test_from_block_disagreement_raises_everywhere() -> None:
         sx.from_block(np.array(["a"]) if mesh.rank == 1 else np.zeros(1), {"world": sx.Shard(0)})
     with pytest.raises(ShapeError, match="make an array of shape"):
         sx.from_block(np.zeros(2), {"world": sx.Shard(0)}, shape=(5,))
+    with pytest.raises(RanksDisagree, match="another placement on rank 1 than on rank 0"):
+        sx.from_block(np.zeros(2), {"world": sx.Shard(0)} if mesh.rank == 1 else {})
+    with pytest.raises(RanksDisagree, match="another shape on rank 1 than on rank 0"):
+        sx.from_block(np.zeros(2), {"world": sx.Shard(0)}, shape=(5,) if mesh.rank == 1 else None)
 
 
 def test_objects_are_refused() -> None:
