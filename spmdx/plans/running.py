@@ -300,6 +300,8 @@ class Group(Rule):
 
     def gradient(self, i: int, g: Any, out: Any, inputs: Any, static: Any) -> Any:
         """The mark's rule: the arrays are needed again; the gradient passes."""
+        if self.running.held is self:
+            self.running.held = None  # a call that is made again inside this one drops it not: `back` does
         if self.dropped:
             again, self.gathered = self.gather(), None
             for made, found in zip(self.made, again):

@@ -149,6 +149,21 @@ def test_with_remat() -> None:
         np.testing.assert_allclose(a.numpy(), b.numpy(), rtol=1e-14)
 
 
+def test_a_call_inside_another_that_is_made_again() -> None:
+    """The inner one lets go what was gathered last, and not what it is given itself."""
+    plan = Plan(gather={"layer": {"p": WHOLE}, "whole": {"p": WHOLE}})
+    x = np.linspace(-1, 1, 6).reshape(3, 2)
+
+    def run(params: Any, x: Any) -> Any:
+        return sx.sum(sx.name(lambda p, x: sx.remat(sx.name(layer, "layer"))(p, x), "whole")(params, x))
+
+    expected = sx.grad(run)({k: sx.asarray(v) for k, v in W.items()}, sx.asarray(x))
+    with plan.on(MESH):
+        found = sx.grad(run)(weights({"p": ROWS}), sx.asarray(x))
+    for k in W:
+        np.testing.assert_allclose(found[k].numpy(), expected[k].numpy(), rtol=1e-14)
+
+
 @pytest.mark.parametrize("frozen", [False, True])
 def test_a_function_may_return_a_parameter(frozen: bool) -> None:
     """One that is gathered and dropped again, and that nothing watches or a gradient does."""
