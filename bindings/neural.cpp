@@ -7,7 +7,9 @@
 #include <map>
 #include <new>
 #include <optional>
+#include <tuple>
 
+#include "bindings/blocks.h"
 #include "bindings/operands.h"
 #include "bindings/parallel.h"
 
@@ -143,9 +145,16 @@ Matrix<T> matrix_at(const py::array& array, py::ssize_t leading, int64_t index, 
     return {reinterpret_cast<T*>(at), array.strides(array.ndim() - 2) / int64_t(sizeof(T))};
 }
 
+// Of dropout: the key's words, the chance to be kept, the scale of what is; where heads and rows lie in the
+// whole array of weights, and how many rows a head has there.
+using Dropped =
+    std::optional<std::tuple<std::vector<uint32_t>, double, double, py::array, py::array, int64_t>>;
+
 struct Operands {
     const py::array &q, &k, &v;
     const Maybe &mask, &limits, &g, &out, &q_slope, &k_slope, &v_slope;
+    const Kept* kept;
+    const int64_t* numbers;  // of heads, where weights are dropped
 };
 
 // Memory from a cache line's start on.
@@ -171,6 +180,7 @@ void attend_as(const Operands& o, double scale) {
                             T(scale),
                             data_of<int64_t>(o.limits),
                             o.mask.has_value(),
+                            o.kept,
                             {},
                             {},
                             {},
@@ -188,6 +198,7 @@ void attend_as(const Operands& o, double scale) {
             for (int64_t h = 0; h < heads; ++h) {
                 Head<T>& head = each[size_t(h)];
                 head = {};
+                if (o.kept) head.number = o.numbers[i * heads + h];
                 head.q = matrix_at<const T>(o.q, leading, i, h, true);
                 if (o.mask) {
                     head.mask = matrix_at<const uint8_t>(*o.mask, leading, i, h, true);
@@ -229,7 +240,7 @@ void check_rows(const py::array& array, py::ssize_t ndim, const char* what) {
 
 void run_attention(const py::array& q, const py::array& k, const py::array& v, const Maybe& mask,
                    const Maybe& limits, double scale, const Maybe& g, const Maybe& out, const Maybe& q_slope,
-                   const Maybe& k_slope, const Maybe& v_slope) {
+                   const Maybe& k_slope, const Maybe& v_slope, const Dropped& dropped) {
     const char* const what = "arrays of other shapes, or with elements of a row apart";
     const py::ssize_t ndim = q.ndim(), leading = ndim - 3;
     need(leading >= 0 && out && bool(k_slope) == bool(v_slope), what);
@@ -263,7 +274,20 @@ void run_attention(const py::array& q, const py::array& k, const py::array& v, c
     need(!limits || (limits->dtype().kind() == 'i' && limits->itemsize() == 8 && limits->size() == rows &&
                      (limits->flags() & py::array::c_style)),
          "a limit in int64 for every row");
-    (wide ? attend_as<double> : attend_as<float>)({q, k, v, mask, limits, g, out, q_slope, k_slope, v_slope},
+    Kept kept{};
+    const int64_t* numbers = nullptr;
+    if (dropped) {
+        const auto& [words, chance, scale_of_kept, heads, its_rows, length] = *dropped;
+        py::ssize_t all = 1;
+        for (py::ssize_t d = 0; d <= leading; ++d) all *= q.shape(d);
+        for (const auto& [each, size] : {std::pair(&heads, all), std::pair(&its_rows, rows)})
+            need(is_index(*each) && is_contiguous(*each) && each->size() == size,
+                 "a number in int64 for every head and row");
+        kept = {key_of(words), float(chance), scale_of_kept, data_of<int64_t>(its_rows), length};
+        numbers = data_of<int64_t>(heads);
+    }
+    (wide ? attend_as<double> : attend_as<float>)({q, k, v, mask, limits, g, out, q_slope, k_slope, v_slope,
+                                                   dropped ? &kept : nullptr, numbers},
                                                   scale);
 }
 
@@ -280,7 +304,7 @@ void bind_neural(py::module_& m) {
           "out[rows[i]] += values[i], one after another.");
     m.def("attend", &run_attention, py::arg("q"), py::arg("k"), py::arg("v"), py::arg("mask"),
           py::arg("limits"), py::arg("scale"), py::arg("g"), py::arg("out"), py::arg("q_slope"),
-          py::arg("k_slope"), py::arg("v_slope"),
+          py::arg("k_slope"), py::arg("v_slope"), py::arg("dropped") = py::none(),
           "Attention into out; with g the gradients, into whichever of the slopes are given.");
 }
 

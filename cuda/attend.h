@@ -4,9 +4,19 @@
 // The order of addition is fixed.
 #pragma once
 
+#include "fill.h"
 #include "panels.h"
 
 namespace spmdx {
+
+// Which weights dropout keeps, by their numbers in the whole array of weights, [heads, length, columns].
+struct Kept {
+    Key key;
+    float chance;
+    double scale;         // of what is kept
+    const int64_t* rows;  // the numbers of the rows that are here
+    int64_t length;
+};
 
 // One head of queries, and what it attends to. Null: no mask; no limits; a gradient that is not asked for.
 template <class T>
@@ -15,6 +25,7 @@ struct Head {
     Matrix<T> result;           // [rows, outer] forwards, [rows, inner] backwards: added to nothing
     Matrix<const uint8_t> mask;
     int64_t mask_step;
+    int64_t number;  // in the whole array of weights, where some are dropped
 };
 
 template <class T>
@@ -23,6 +34,7 @@ struct Attention {
     T scale;
     const int64_t* limits;  // a row sees columns up to this one
     bool masked;
+    const Kept* kept;                // null: every weight
     Matrix<const T> k, v;            // [columns, inner], [columns, outer]
     Matrix<T> k_slope, v_slope;      // added up over heads and rows; or null
     Matrix<const T> next_k, next_v;  // what comes after k and v, to be fetched by then; or null
@@ -42,6 +54,7 @@ struct Workspace {
     T *k_slope, *v_slope;
     T *q, *g, *q_panels, *g_panels;  // of one block of rows
     T *scores, *slopes, *some, *out, *sums, *alongs;
+    uint8_t* kept;  // as wide as scores
 
     Workspace(const Attention<T>& a, T* memory)
         : wide(rounded(a.columns, attention_columns) +
@@ -65,6 +78,7 @@ struct Workspace {
         scores = next(attention_rows * wide), slopes = next(attention_rows * (attention_columns + side));
         some = next(attention_rows * (inner > outer ? inner : outer));
         out = next(outer), sums = next(attention_rows), alongs = next(attention_rows);
+        kept = reinterpret_cast<uint8_t*>(next(a.kept ? attention_rows * wide / int64_t(sizeof(T)) + 1 : 0));
     }
     static int64_t need(const Attention<T>& a) { return Workspace(a, nullptr).size; }
 };
@@ -199,8 +213,27 @@ struct Rows {
     }
 };
 
-// exp(score - greatest) of a block of rows into scores, and 1 / the sum of each into sums.
+// Of a block of rows, which weights are kept. The gradient draws them again.
 template <class T>
+inline void draw_kept(const Attention<T>& a, const Head<T>& head, const Rows<T>& rows,
+                      const Workspace<T>& w) {
+    Filler<Bernoulli> filler({a.kept->chance}, a.kept->key);
+    for (int64_t i = 0; i < rows.count; ++i) {
+        const int64_t row = head.number * a.kept->length + a.kept->rows[rows.first + i];
+        if (rows.sees[i]) filler.run(uint64_t(row * a.columns), uint64_t(rows.sees[i]), w.kept + i * w.wide);
+    }
+    filler.flush();
+}
+
+// What weights are multiplied by when others are dropped.
+template <class T>
+inline T scale_of(const Attention<T>& a) {
+    return a.kept ? T(a.kept->scale) : T(1);
+}
+
+// exp(score - greatest) of a block of rows into scores, and 1 / the sum of each, times the scale of what is
+// kept, into sums. What is dropped becomes 0; for the gradient, which needs it too, it becomes negative.
+template <bool Back, class T>
 inline void weigh(const Attention<T>& a, const Head<T>& head, const Rows<T>& rows, const Workspace<T>& w) {
     pack(at_row(head.q, rows.first), rows.count, a.inner, a.scale, w.q, w.inner);
     rows.across({w.q, w.inner, 1, w.k_turned, a.inner * panel<T>, w.scores, w.wide}, 0, 0, rows.seen,
@@ -211,10 +244,17 @@ inline void weigh(const Attention<T>& a, const Head<T>& head, const Rows<T>& row
         w.sums[i] = greatest(w.scores + i * w.wide, rows.sees[i], mask, head.mask_step);
         rows.fetch(a, head, row);
     }
+    if (a.kept) draw_kept(a, head, rows, w);
+    const T scale = scale_of(a);
     for (int64_t i = 0; i < rows.count; ++i) {
         const T top = w.sums[i] == -T(__builtin_inf()) ? T(0) : w.sums[i];
-        const T sum = powers(w.scores + i * w.wide, top, rows.sees[i], rounded(rows.seen, panel<T>));
-        w.sums[i] = sum == 0 ? T(1) : 1 / sum;
+        T* const scores = w.scores + i * w.wide;
+        const T sum = powers(scores, top, rows.sees[i], rounded(rows.seen, panel<T>));
+        w.sums[i] = sum == 0 ? T(1) : scale / sum;
+        if (!a.kept) continue;
+        const uint8_t* const kept = w.kept + i * w.wide;
+        SPMDX_FOR (int64_t j = 0; j < rows.sees[i]; ++j)
+            scores[j] = kept[j] ? scores[j] : Back ? -scores[j] : T(0);
     }
 }
 
@@ -226,7 +266,7 @@ inline void attend(const Attention<T>& a, const Head<T>* heads, int64_t count, T
     for (const Head<T>* head = heads; head < heads + count; ++head)
         for (int64_t start = 0; start < a.rows; start += attention_rows) {
             const Rows<T> rows(a, start);
-            weigh(a, *head, rows, w);
+            weigh<false>(a, *head, rows, w);
             rows.template along<false>({w.scores, w.wide, 1, w.v, w.depth * panel<T>, w.some, w.outer}, 0, 0,
                                        rows.seen, a.outer);
             unpack(w.some, w.outer, rows.count, a.outer, w.sums, at_row(head->result, start));
@@ -239,6 +279,7 @@ template <class T>
 inline void attend_back(const Attention<T>& a, const Head<T>* heads, int64_t count, T* memory) {
     const Workspace<T> w(a, memory);
     const bool columns = a.k_slope.data;
+    const T whole = 1 / scale_of(a);  // a row's g has the scale of what is kept in it
     const int64_t wide = attention_columns + side;
     turn_panels(a.k, a.columns, a.inner, w.k_turned);
     turn_panels(a.v, a.columns, a.outer, w.v_turned);
@@ -247,12 +288,12 @@ inline void attend_back(const Attention<T>& a, const Head<T>* heads, int64_t cou
     for (const Head<T>* head = heads; head < heads + count; ++head)
         for (int64_t start = 0; start < a.rows; start += attention_rows) {
             const Rows<T> rows(a, start);
-            weigh(a, *head, rows, w);
+            weigh<true>(a, *head, rows, w);
             for (int64_t i = 0; i < rows.count; ++i) {
                 const Matrix<const T> g = at_row(head->g, start + i);
                 pack(g, 1, a.outer, w.sums[i], w.g + i * w.outer, w.outer);
                 pack(at_row(head->out, start + i), 1, a.outer, T(1), w.out, w.outer);
-                w.alongs[i] = dot(w.g + i * w.outer, w.out, w.outer);
+                w.alongs[i] = dot(w.g + i * w.outer, w.out, w.outer) * whole;
             }
             if (columns && w.q != w.q_panels)
                 pack_panels<T>({w.q, w.inner}, rows.count, w.inner, T(1), w.q_panels, attention_rows);
@@ -268,11 +309,18 @@ inline void attend_back(const Attention<T>& a, const Head<T>* heads, int64_t cou
                              a.outer * panel<T>, slopes, wide},
                             blind, from, to, a.outer);
                 for (int64_t i = blind; i < rows.count; ++i) {
-                    const T *const p = w.scores + i * w.wide + from, along = w.alongs[i];
-                    T* const s = w.slopes + i * wide;
+                    const T along = w.alongs[i];
+                    T *const p = w.scores + i * w.wide + from, *const s = w.slopes + i * wide;
                     const int64_t own = (rows.sees[i] < to ? rows.sees[i] : to) - from;
                     const int64_t end = own > 0 ? padded<T>(own) : 0;
-                    SPMDX_FOR (int64_t j = 0; j < end; ++j) s[j] = p[j] * (s[j] - along);
+                    if (a.kept)
+                        SPMDX_FOR (int64_t j = 0; j < end; ++j) {
+                            const T x = p[j];
+                            s[j] = x > 0 ? x * (s[j] - along) : x * along;
+                            p[j] = x < 0 ? T(0) : x;
+                        }
+                    else
+                        SPMDX_FOR (int64_t j = 0; j < end; ++j) s[j] = p[j] * (s[j] - along);
                     for (int64_t j = end; j < to - from; j += lanes_of<T>) store(s + j, Vector<T>{});
                 }
                 if (head->result.data)

@@ -1,8 +1,8 @@
 """Attention, and positions turned into rotations. Heads, batch and queries may be divided wherever they like.
 
 Arrays are [..., positions, heads, features]. Keys and values that are whole along positions take the way by blocks,
-whose memory is linear in the sequence; divided ones take plain operations: small all-reduces, and no gather. So do a
-bias and dropout of the weights, whose memory grows as the square of it.
+whose memory is linear in the sequence, with dropout of the weights too; divided ones take plain operations: small
+all-reduces, and no gather. So does a bias, whose memory grows as the square of it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from spmdx.array import Array
 from spmdx.autodiff import vjp
 from spmdx.dtypes import NARROW, float32
 from spmdx.errors import ArgumentError, DtypeError, ShapeError
-from spmdx.nn.dropout import dropout
+from spmdx.nn.dropout import prepared
 from spmdx.ops import elementwise as e
 from spmdx.ops.attend import (
     _attend,
@@ -34,7 +34,9 @@ from spmdx.ops.neural import settled
 from spmdx.ops.place import arrays, asarray
 from spmdx.ops.shape import broadcast_to, permute_dims
 from spmdx.ops.soft import softmax
+from spmdx.ops.together import Drop
 from spmdx.random import Key
+from spmdx.random.dropped import dropped
 from spmdx.tape import recording
 from spmdx.transforms.custom import custom_vjp
 from spmdx.transforms.remat import part
@@ -65,8 +67,11 @@ def attention(
         bias: numbers added to the scores, shaped as ``mask``.
         causal: query i sees key j where j <= i + s - t: the last query sees every key.
         scale: 1 / sqrt(d) if left out.
-        dropout: the share of the weights set to 0 (the others grow by 1 / (1 - dropout)), drawn from ``key``. With it,
-            or with a bias, memory grows as t s; else as t + s.
+        dropout: the share of the weights set to 0 (the others grow by 1 / (1 - dropout)), drawn from ``key``: those
+            that ``nn.dropout`` of [..., few, heads / few, t, s] drops, drawn once more for the gradient.
+
+    Memory grows as t + s: no weight is kept. With a bias, with keys divided along s, in gradients of gradients, and
+    with dropout on a GPU while it computes, as t s.
 
     Returns:
         [..., t, heads, e].
@@ -79,20 +84,22 @@ def attention(
     _check(q, k, v)
     if dropout and key is None:
         raise ArgumentError(f"attention with dropout={dropout} draws random values.", "key=sx.random.key(0)")
+    drop = prepared(key, q, dropout) if dropout else None
     q, k, v = (_gradient_beside(settled(x)) for x in (q, k, v))
     t, heads, few, s = q.shape[-3], q.shape[-2], k.shape[-2], k.shape[-3]
     scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
     q = q.reshape((*q.shape[:-2], few, heads // few, q.shape[-1]))
     mask, bias = _by_group(mask, q, s, "mask"), _by_group(bias, q, s, "bias")
     offset = s - t if causal else None
-    if bias is None and not dropout and not any(x.spec.layouts[d].axes for x, d in _needed_whole(q, k, v)):
+    if bias is None and not any(x.spec.layouts[d].axes for x, d in _needed_whole(q, k, v)):
         rows = permute_dims(q, _order(q, -3, -2, -4, -1))
         keys, values = (permute_dims(x, _order(x, -2, -3, -1)) for x in (k, v))
         seen = True if mask is None else broadcast_to(mask, (*mask.shape[:-2], t, s))
-        found = _by_blocks(rows, keys, values, seen, scale, offset)
+        words, rate = (True, 0.0) if drop is None else (drop.words, drop.rate)
+        found = _by_blocks(rows, keys, values, seen, scale, words, rate, offset)
         found = permute_dims(found, _order(found, -2, -4, -3, -1))
     else:
-        found = _plain(q, k, v, mask, bias, scale, offset, (dropout, key))
+        found = _plain(q, k, v, mask, bias, scale, offset, drop)
     out: Array = found.reshape((*found.shape[:-3], heads, v.shape[-1]))
     return out
 
@@ -144,7 +151,7 @@ def _by_group(x: Any, q: Array, s: int, what: str) -> Any:
 
 @part("attention")
 def _plain(
-    q: Array, k: Array, v: Array, mask: Any, bias: Any, scale: Any, offset: int | None, drop: tuple[float, Any]
+    q: Array, k: Array, v: Array, mask: Any, bias: Any, scale: Any, offset: int | None, drop: Drop | None
 ) -> Array:
     """In plain operations. q is [..., t, few, group, d]; memory grows as t s."""
     kind = q.dtype
@@ -157,43 +164,43 @@ def _plain(
         mask = lower if mask is None else e.logical_and(mask, lower)
     weights = softmax(scores if mask is None else e.where(mask, scores, LEAST), -1)
     weights = weights if mask is None else e.where(mask, weights, 0)
-    rate, key = drop
-    weights = dropout(key, weights, rate) if rate else weights
+    weights = weights if drop is None else drop(weights)
     out: Array = einsum("...kgts,...ske->...tkge", weights, v)
     return out if out.dtype == kind else out.astype(kind)
 
 
 @custom_vjp
-def _by_blocks(q: Any, k: Any, v: Any, mask: Any, scale: Any, offset: Any) -> Array:
+def _by_blocks(q: Any, k: Any, v: Any, mask: Any, scale: Any, words: Any, rate: Any, offset: Any) -> Array:
     """q is [..., few, group, t, d]; k and v are [..., few, s, d]."""
-    found: Array = _attend(q, k, v, mask, scale, offset)
+    found: Array = _attend(q, k, v, mask, scale, words, rate, offset)
     return found
 
 
-def _forward(q: Any, k: Any, v: Any, mask: Any, scale: Any, offset: Any) -> Any:
-    out = _attend(q, k, v, mask, scale, offset)
-    return out, (out, q, k, v, mask, scale, offset)
+def _forward(q: Any, k: Any, v: Any, mask: Any, scale: Any, words: Any, rate: Any, offset: Any) -> Any:
+    out = _attend(q, k, v, mask, scale, words, rate, offset)
+    return out, (out, q, k, v, mask, scale, words, rate, offset)
 
 
 def _backward(kept: Any, g: Array) -> Any:
-    out, q, k, v, mask, scale, offset = kept
+    out, q, k, v, mask, scale, words, rate, offset = kept
     if recording():
-        _, back = vjp(lambda q, k, v: _plain_by_group(q, k, v, mask, scale, offset), q, k, v)
-        return (*back(g), None, None, None)
+        drop = None if words is True else Drop(dropped, words, rate)
+        _, back = vjp(lambda q, k, v: _plain_by_group(q, k, v, mask, scale, offset, drop), q, k, v)
+        return (*back(g), None, None, None, None, None)
     g = settled(g)
-    back = [g, out, q, k, v, mask, scale, offset]
+    back = [g, out, q, k, v, mask, scale, words, rate, offset]
     if any(x.spec.layouts[d].axes for x in (g, out, q) for d in (-3, -2)):
         columns, n = _attend_columns_back(*back), k.shape[-1]
         found = _attend_rows_back(*back), columns[..., :n], columns[..., n:]
     else:
         found = tuple(parts(_attend_back(*back), q.shape, k.shape, v.shape))
-    return (*(fit(slope, x) for slope, x in zip(found, (q, k, v))), None, None, None)
+    return (*(fit(slope, x) for slope, x in zip(found, (q, k, v))), None, None, None, None, None)
 
 
-def _plain_by_group(q: Array, k: Array, v: Array, mask: Any, scale: Any, offset: Any) -> Array:
+def _plain_by_group(q: Array, k: Array, v: Array, mask: Any, scale: Any, offset: Any, drop: Drop | None) -> Array:
     q = permute_dims(q, _order(q, -2, -4, -3, -1))
     k, v = (permute_dims(x, _order(x, -2, -3, -1)) for x in (k, v))
-    out = _plain(q, k, v, None if mask is True else mask, None, scale, offset, (0.0, None))
+    out = _plain(q, k, v, None if mask is True else mask, None, scale, offset, drop)
     found: Array = permute_dims(out, _order(out, -3, -2, -4, -1))
     return found
 

@@ -97,7 +97,8 @@ def _form(operation: Operation, shapes: list[tuple[int, ...]], resolved: Static)
 
 # 1. The batch broadcasts
 
-# Operations that ask for their blocks' bounds, but only along their last dimensions: for these one more is no matter.
+# Operations that ask for their blocks' bounds, but only along their last dimensions: for these one more is no matter,
+# unless they draw with a key: then every element is numbered.
 FROM_THE_END = {"tril", "triu", "attend", "attend_rows_back", "attend_columns_back", "cross_entropy_back"}
 
 # Operations whose bodies take operands that broadcast only as their own callers make them.
@@ -110,7 +111,7 @@ ALIKE = {
 def _broadcasts(operation: Operation, form: Form, flags: Flags) -> bool:
     rule = parse(form.text)
     terms = [dims for dims, flag in zip(rule.inputs, flags) if flag] + [rule.output]
-    if operation.bounds and operation.name not in FROM_THE_END:
+    if operation.bounds and (operation.name not in FROM_THE_END or "words" in rule.whole):
         return False
     return all(dims[:1] == (ELLIPSIS,) for dims in terms)
 

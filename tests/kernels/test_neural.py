@@ -412,8 +412,8 @@ def test_add_to_rows(dtype: Any) -> None:
         assert out.tobytes() == (x + bias).tobytes()
 
 
-def attention(q: Any, k: Any, v: Any, g: Any, limits: Any, mask: Any, scale: float) -> list[Any]:
-    """out, and the gradients with respect to q, k and v, in float64."""
+def attention(q: Any, k: Any, v: Any, g: Any, limits: Any, mask: Any, scale: float, kept: Any = 1.0) -> list[Any]:
+    """out, and the gradients with respect to q, k and v, in float64. ``kept``: what weights are multiplied by."""
     scores = np.einsum("gtd,sd->gts", q, k) * scale
     if limits is not None:
         scores = np.where(np.arange(len(k)) > limits[:, None], -np.inf, scores)
@@ -423,13 +423,22 @@ def attention(q: Any, k: Any, v: Any, g: Any, limits: Any, mask: Any, scale: flo
     powers = np.exp(scores - top)
     totals = powers.sum(-1, keepdims=True)
     weights = powers / np.where(totals == 0, 1, totals)
-    out = weights @ v
-    slope = weights * (np.einsum("gte,se->gts", g, v) - (g * out).sum(-1, keepdims=True)) * scale
-    return [out, slope @ k, np.einsum("gts,gtd->sd", slope, q), np.einsum("gts,gte->se", weights, g)]
+    out = weights * kept @ v
+    slope = weights * (np.einsum("gte,se->gts", g, v) * kept - (g * out).sum(-1, keepdims=True)) * scale
+    return [out, slope @ k, np.einsum("gts,gtd->sd", slope, q), np.einsum("gts,gte->se", weights * kept, g)]
+
+
+def weights_kept(heads: int, rows: int, columns: int) -> tuple[Any, Any]:
+    """What weights are multiplied by, of heads and rows apart in a larger array; and how the kernel is told."""
+    of_head, of_row, length = 2**33 + 3 * np.arange(heads), 5 + 2 * np.arange(rows), 2 * rows + 9
+    drawn = np.empty((heads, rows, columns), bool)
+    at = [[(n, n + 1) for n in some.tolist()] for some in (of_head, of_row)]
+    BUILD.fill(drawn, "bernoulli", "u8", [1, 2, 3, 4], (2**34, length, columns), [*at, [(0, columns)]], (0.6, 0.0, 0.0))
+    return drawn / 0.6, ([1, 2, 3, 4], 0.6, 1 / 0.6, of_head, of_row, length)
 
 
 @pytest.mark.parametrize("dtype", BOUND)
-@pytest.mark.parametrize("way", ["all", "causal", "causal and masked", "limits in no order"])
+@pytest.mark.parametrize("way", ["all", "causal", "causal and masked", "limits in no order", "masked and dropped"])
 @pytest.mark.parametrize("sizes", [(2, 5, 7, 3, 4), (1, 100, 100, 32, 32), (3, 49, 130, 17, 9), (1, 1, 1, 1, 1)])
 def test_attention(sizes: tuple[int, ...], way: str, dtype: Any) -> None:
     heads, rows, columns, inner, outer = sizes
@@ -438,18 +447,19 @@ def test_attention(sizes: tuple[int, ...], way: str, dtype: Any) -> None:
     limits = None if way == "all" else np.arange(rows) + columns - rows - 1  # the first may see nothing
     limits = RANDOM.integers(-1, columns + 1, rows) if way == "limits in no order" else limits
     mask = RANDOM.random((heads, rows, columns)) < 0.7 if "masked" in way else None
+    kept, dropped = weights_kept(heads, rows, columns) if "dropped" in way else (1.0, None)
 
     def run() -> list[Any]:
         out, dq, dk, dv = (np.full(x.shape, 7, dtype) for x in (g, q, k, v))
-        kernels.attend(q, k, v, mask, limits, 0.3, None, out, None, None, None)
-        kernels.attend(q, k, v, mask, limits, 0.3, g, out, dq, dk, dv)
+        kernels.attend(q, k, v, mask, limits, 0.3, None, out, None, None, None, dropped)
+        kernels.attend(q, k, v, mask, limits, 0.3, g, out, dq, dk, dv, dropped)
         rows_only, columns_only = np.empty_like(q), [np.empty_like(k), np.empty_like(v)]
-        kernels.attend(q, k, v, mask, limits, 0.3, g, out, rows_only, None, None)
-        kernels.attend(q, k, v, mask, limits, 0.3, g, out, None, *columns_only)
+        kernels.attend(q, k, v, mask, limits, 0.3, g, out, rows_only, None, None, dropped)
+        kernels.attend(q, k, v, mask, limits, 0.3, g, out, None, *columns_only, dropped)
         assert [a.tobytes() for a in (rows_only, *columns_only)] == [a.tobytes() for a in (dq, dk, dv)]
         return [out, dq, dk, dv]
 
-    want = attention(*(x.astype(np.float64) for x in (q, k, v, g)), limits, mask, 0.3)
+    want = attention(*(x.astype(np.float64) for x in (q, k, v, g)), limits, mask, 0.3, kept)
     every = on_every_set(run)
     for found in every:
         for a, b in zip(found, want):
@@ -476,6 +486,12 @@ def test_attention_of_arrays_that_lie_otherwise() -> None:
             assert (both[b, h] == np.concatenate([dk, dv], -1)).all()
 
 
+def drop_some(heads: Any, rows: Any, words: int = 4) -> None:
+    x = np.zeros((2, 3, 4))
+    dropped = [1] * words, 0.5, 2.0, heads, rows, 3
+    kernels.attend(x, x[0], x[0], None, None, 1.0, None, x.copy(), None, None, None, dropped)
+
+
 def test_what_is_refused() -> None:
     x, v = np.zeros((2, 3)), np.zeros(3)
     for call, message in (
@@ -495,6 +511,9 @@ def test_what_is_refused() -> None:
         (lambda: BUILD.adam([[x, x, x, x, x]], (0.0,) * 8), "three outputs"),
         (lambda: BUILD.adam([[x, x, x, x, x, v]], (0.0,) * 8), "of one size"),
         (lambda: kernels.attend(x, x, x, None, None, 1.0, None, x, None, None, None), "other shapes"),
+        (lambda: drop_some(np.arange(1), np.arange(3)), "every head and row"),
+        (lambda: drop_some(np.arange(2), np.arange(3.0)), "every head and row"),
+        (lambda: drop_some(np.arange(2), np.arange(3), 3), "a key has four words"),
     ):
         with pytest.raises(ValueError, match=message):
             call()

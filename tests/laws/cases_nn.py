@@ -8,9 +8,11 @@ import ml_dtypes
 import numpy as np
 from case import Case, values
 
+from spmdx import random
 from spmdx.ops import arithmetic, attend, likelihood, neural, special, update, windows
 
 CLOSE = 1e-12
+WORDS = random.key_data(random.key(3))
 CASES: list[Case] = []
 erf = np.vectorize(math.erf, otypes=[float])
 
@@ -170,32 +172,44 @@ def weights(q: object, k: object, mask: object, offset: int | None) -> object:
     return powers / np.where(total == 0, 1, total)
 
 
-def attention(q: object, k: object, v: object, mask: object, offset: int | None) -> object:
-    return weights(q, k, mask, offset) @ v[..., None, :, :]
+def kept(shape: tuple[int, ...], rate: float) -> object:
+    """What dropout multiplies weights by."""
+    return random.bernoulli(random.wrap_key_data(WORDS), shape, 1 - rate).numpy() / (1 - rate) if rate else 1.0
 
 
-def slopes(g: object, q: object, k: object, v: object, mask: object, offset: int | None) -> tuple[object, object]:
+def attention(q: object, k: object, v: object, mask: object, offset: int | None, rate: float = 0) -> object:
     w = weights(q, k, mask, offset)
-    d = g @ np.swapaxes(v, -1, -2)[..., None, :, :]
-    return w, 0.5 * w * (d - (d * w).sum(-1, keepdims=True))
+    return (w * kept(w.shape, rate)) @ v[..., None, :, :]
 
 
-def rows_back(g: object, q: object, k: object, v: object, mask: object, offset: int | None) -> object:
-    return slopes(g, q, k, v, mask, offset)[1] @ k[..., None, :, :]
+def slopes(
+    g: object, q: object, k: object, v: object, mask: object, offset: int | None, rate: float = 0
+) -> tuple[object, object]:
+    w = weights(q, k, mask, offset)
+    by = kept(w.shape, rate)
+    d = g @ np.swapaxes(v, -1, -2)[..., None, :, :] * by
+    return w * by, 0.5 * w * (d - (d * w).sum(-1, keepdims=True))
 
 
-def columns_back(g: object, q: object, k: object, v: object, mask: object, offset: int | None) -> object:
-    w, slope = slopes(g, q, k, v, mask, offset)
+def rows_back(g: object, q: object, k: object, v: object, mask: object, offset: int | None, rate: float = 0) -> object:
+    return slopes(g, q, k, v, mask, offset, rate)[1] @ k[..., None, :, :]
+
+
+def columns_back(
+    g: object, q: object, k: object, v: object, mask: object, offset: int | None, rate: float = 0
+) -> object:
+    w, slope = slopes(g, q, k, v, mask, offset, rate)
     parts = (np.swapaxes(slope, -1, -2) @ q).sum(-3), (np.swapaxes(w, -1, -2) @ g).sum(-3)
     return np.concatenate(parts, -1)
 
 
-def all_back(g: object, q: object, k: object, v: object, mask: object, offset: int | None) -> object:
-    rows, columns = rows_back(g, q, k, v, mask, offset), columns_back(g, q, k, v, mask, offset)
+def all_back(g: object, q: object, k: object, v: object, mask: object, offset: int | None, rate: float = 0) -> object:
+    rows, columns = (back(g, q, k, v, mask, offset, rate) for back in (rows_back, columns_back))
     n = k.shape[-1]
     if q.shape[-2:] == k.shape[-2:] == v.shape[-2:]:
         return np.concatenate([rows, columns[..., None, :, :n], columns[..., None, :, n:]], -3)
-    return np.concatenate([rows.ravel(), columns[..., :n].ravel(), columns[..., n:].ravel()])
+    flat = (x.reshape((*columns.shape[:-2], -1)) for x in (rows, columns[..., :n], columns[..., n:]))
+    return np.concatenate([*flat], -1)
 
 
 q, k, v, g = values(2, 4, 2), values(5, 2, seed=1), values(5, 3, seed=2), values(2, 4, 3, seed=3)
@@ -207,7 +221,7 @@ for mask, offset in ((True, 1), (seen, None), (seen, 1)):
     CASES += [
         Case(
             "attend",
-            lambda q, k, v, *m, o=offset: attend._attend(q, k, v, m[0] if m else True, 0.5, o),
+            lambda q, k, v, *m, o=offset: attend._attend(q, k, v, m[0] if m else True, 0.5, True, 0, o),
             lambda q, k, v, *m, o=offset: attention(q, k, v, m[0] if m else True, o),
             (q, k, v, *more),
             CLOSE,
@@ -215,7 +229,7 @@ for mask, offset in ((True, 1), (seen, None), (seen, 1)):
         Case(
             "attend_rows_back",
             lambda g, out, q, k, v, *m, o=offset: attend._attend_rows_back(
-                g, out, q, k, v, m[0] if m else True, 0.5, o
+                g, out, q, k, v, m[0] if m else True, 0.5, True, 0, o
             ),
             lambda g, out, q, k, v, *m, o=offset: rows_back(g, q, k, v, m[0] if m else True, o),
             (g, out, q, k, v, *more),
@@ -224,7 +238,7 @@ for mask, offset in ((True, 1), (seen, None), (seen, 1)):
         Case(
             "attend_columns_back",
             lambda g, out, q, k, v, *m, o=offset: attend._attend_columns_back(
-                g, out, q, k, v, m[0] if m else True, 0.5, o
+                g, out, q, k, v, m[0] if m else True, 0.5, True, 0, o
             ),
             lambda g, out, q, k, v, *m, o=offset: columns_back(g, q, k, v, m[0] if m else True, o),
             (g, out, q, k, v, *more),
@@ -232,32 +246,61 @@ for mask, offset in ((True, 1), (seen, None), (seen, 1)):
         ),
         Case(
             "attend_back",
-            lambda g, out, q, k, v, *m, o=offset: attend._attend_back(g, out, q, k, v, m[0] if m else True, 0.5, o),
+            lambda g, out, q, k, v, *m, o=offset: attend._attend_back(
+                g, out, q, k, v, m[0] if m else True, 0.5, True, 0, o
+            ),
             lambda g, out, q, k, v, *m, o=offset: all_back(g, q, k, v, m[0] if m else True, o),
             (g, out, q, k, v, *more),
             CLOSE,
         ),
     ]
+# Dropout of the weights that bernoulli's numbers tell. First k has a batch that q has not, and q heads that k has not.
+q, k, v = values(2, 2, 3, 2), values(3, 1, 4, 2, seed=1), values(3, 1, 4, 3, seed=2)
+for more, offset, rate in (((), 1, 0.4), ((values(2, 1, 3, 4, kind="bool"),), None, 0.75)):
+    CASES.append(
+        Case(
+            "attend",
+            lambda q, k, v, *m, o=offset, r=rate: attend._attend(q, k, v, *(m or (True,)), 0.5, WORDS, r, o),
+            lambda q, k, v, *m, o=offset, r=rate: attention(q, k, v, *(m or (True,)), o, r),
+            (q, k, v, *more),
+            CLOSE,
+        )
+    )
+k, v, g = values(2, 4, 2, seed=1), values(2, 4, 3, seed=2), values(2, 2, 3, 3, seed=3)
+CASES += [
+    Case(
+        back.__name__,
+        lambda g, out, q, k, v, b=back: b(g, out, q, k, v, True, 0.5, WORDS, 0.4, 1),
+        lambda g, out, q, k, v, b=oracle: b(g, q, k, v, True, 1, 0.4),
+        (g, attention(q, k, v, True, 1, 0.4), q, k, v),
+        CLOSE,
+    )
+    for back, oracle in (
+        (attend._attend_rows_back, rows_back),
+        (attend._attend_columns_back, columns_back),
+        (attend._attend_back, all_back),
+    )
+]
 batched = values(2, 1, 3, 2), values(2, 2, 2, seed=1), values(2, 2, 3, seed=2)
 alike = values(2, 2, 3, 2, seed=4), values(2, 3, 2, seed=5), values(2, 3, 2, seed=6)
 nothing = values(1, 1, 2, 2), values(1, 0, 2), values(1, 0, 3)
 CASES += [
     Case(
         "attend",
-        lambda q, k, v: attend._attend(q, k, v, True, 0.5, None),
+        lambda q, k, v: attend._attend(q, k, v, True, 0.5, True, 0, None),
         lambda q, k, v: attention(q, k, v, True, None),
         batched,
         CLOSE,
     ),
     Case(
         "attend",
-        lambda q, k, v: attend._attend(q, k, v, True, 0.5, None),
+        lambda q, k, v: attend._attend(q, k, v, True, 0.5, True, 0, None),
         lambda q, k, v: np.zeros((1, 1, 2, 3)),
         nothing,
     ),
     Case(  # heads of one size
         "attend_back",
-        lambda g, out, q, k, v: attend._attend_back(g, out, q, k, v, True, 0.5, 0),
+        lambda g, out, q, k, v: attend._attend_back(g, out, q, k, v, True, 0.5, True, 0, 0),
         lambda g, out, q, k, v: all_back(g, q, k, v, True, 0),
         (values(2, 2, 3, 2), attention(*alike, True, 0), *alike),
         CLOSE,
