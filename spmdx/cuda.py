@@ -11,10 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from spmdx import tree
+from spmdx import context, tree
 from spmdx.array import Array
 from spmdx.errors import ArgumentError, MeshError, SpmdxError
-from spmdx.runtime.gpu import Device, here
+from spmdx.runtime import pending
+from spmdx.runtime.gpu import Capturing, Device, here
 
 
 class GraphError(SpmdxError, RuntimeError):
@@ -70,7 +71,9 @@ class _Captured:
         if not arrays or any(x.mesh.device != "cuda" for x in arrays):
             where = sorted({x.mesh.device for x in arrays}) or "nowhere"
             raise MeshError(f"a graph is of arrays on GPUs; these lie on {where}.", 'sx.make_mesh(device="cuda")')
-        self.step, self.calls = step, 0
+        if context.world().kind == "threads" and context.world().size > 1:
+            raise MeshError("ranks that are threads share a stream, and none can capture what it does.", "mpiexec -n 2")
+        self.step, self.ran = step, False
         device = here()
         self.stream = device.cupy.cuda.Stream(non_blocking=True)
         self.pool = device.cupy.cuda.MemoryPool()  # of this graph alone: what it works in must stay where it is
@@ -78,11 +81,16 @@ class _Captured:
         self.inputs: list[Array] = []
         self.output: Any = None
         self.graph: Any = None
+        self.kept: Capturing | None = None
 
     def __call__(self, args: Any) -> Any:
-        device, self.calls = here(), self.calls + 1
-        if self.calls == 1:
-            return self._run(device, args)
+        device = here()
+        if device.capturing is not None:  # a part of another graph
+            return self.step(*args)
+        if not self.ran:
+            found = self._run(device, args)
+            self.ran = True
+            return found
         if self.graph is None:
             self._capture(device, args)
         arrays = [x for x in tree.leaves(args) if isinstance(x, Array)]
@@ -99,28 +107,36 @@ class _Captured:
         """The step as it is, its draws counted."""
         before, device.counter = device.counter, self.number
         try:
-            return self.step(*args)
+            found = self.step(*args)
         finally:
             device.counter = before
-            device.launch.next_replay(self.number)
+        device.launch.next_replay(self.number)
+        return found
 
     def _capture(self, device: Device, args: Any) -> None:
         """Enqueue the step on a stream that only writes down what it is given."""
+        pending.settle()  # no graph may wait for what began before it
         held = tree.map(lambda x: Array(x._block.copy(), x.spec) if isinstance(x, Array) else x, args)
-        self.inputs = [x for x in tree.leaves(held) if isinstance(x, Array)]
+        inputs = [x for x in tree.leaves(held) if isinstance(x, Array)]
         cupy = device.cupy
         self.stream.wait_event(cupy.cuda.get_current_stream().record())
+        self.kept = device.capturing = Capturing(cupy)
         with self.stream, cupy.cuda.using_allocator(self.pool.malloc):
             self.stream.begin_capture()
             try:
                 self.output = self._run(device, held)
+                pending.settle()  # nor leave what nobody waits for
+                self.graph = self.stream.end_capture()
             except Exception as error:
                 _end(self.stream)
                 raise GraphError(
                     f"the step cannot be captured: {type(error).__name__}: {error}",
                     "the step without float(x), x.numpy(), `if` on values and fallbacks to the host; or no graph",
                 ) from error
-            self.graph = self.stream.end_capture()
+            finally:
+                device.capturing = None
+        self.inputs = inputs
+        self.kept.settle()
 
 
 def _end(stream: Any) -> None:

@@ -87,3 +87,7 @@ class RanksDisagree(SpmdxError, RuntimeError):
 
 class WorldError(SpmdxError, RuntimeError):
     """The launcher, the MPI library and the program disagree about the ranks."""
+
+
+class DeviceError(SpmdxError, RuntimeError):
+    """The GPU, its driver or its compiler has failed."""

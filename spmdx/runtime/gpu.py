@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 import os
 import warnings
-from collections.abc import Callable, Iterator
+import weakref
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
@@ -18,7 +19,8 @@ import numpy as np
 
 from spmdx import context
 from spmdx.dtypes import NARROW
-from spmdx.errors import MeshError, SpmdxError
+from spmdx.errors import DeviceError, MeshError, SpmdxError
+from spmdx.runtime import products
 
 
 class HostFallback(RuntimeWarning):
@@ -48,6 +50,7 @@ class Device:
         self._constants: dict[Any, Any] = {}
         self.guarded = guarded
         self.counter: Any = None  # inside a graph: the number of the replay, on the device
+        self.capturing: Capturing | None = None
 
     @property
     def architecture(self) -> int:
@@ -97,7 +100,18 @@ class Device:
             if len(self._constants) >= 1024:
                 self._constants.clear()
             found = self._constants[key] = self.cupy.asarray(block)
-        return found
+        return self.held(found)
+
+    def held(self, memory: Any) -> Any:
+        """What launches find by its address alone, and a store may let go: a graph that is captured keeps it."""
+        if self.capturing is not None:
+            self.capturing.kept.append(memory)
+        return memory
+
+    def seen(self, blocks: Iterable[Any]) -> None:
+        """What a launch is given: if these outlive the capture of a graph, it keeps them."""
+        if self.capturing is not None:
+            self.capturing.see(blocks)
 
     def keep(self, stream: Any, memory: Any) -> None:
         """Keep host memory until the stream has done with it."""
@@ -108,6 +122,31 @@ class Device:
         dtype = np.dtype(dtype)
         memory = self.cupy.cuda.alloc_pinned_memory(max(1, count * dtype.itemsize))
         return np.frombuffer(memory, np.uint8, count * dtype.itemsize).view(dtype)
+
+
+class Capturing:
+    """A graph while it is captured. Its launches find arrays by their addresses, so whatever does not come from the
+    graph's own memory must stay for as long as the graph."""
+
+    def __init__(self, cupy: Any) -> None:
+        self.cupy, self.kept = cupy, list[Any]()
+        self._seen: dict[int, Any] = {}
+
+    @cached_property
+    def blas(self) -> products.Captured:
+        """cuBLAS for this graph."""
+        return products.Captured(self.cupy)
+
+    def see(self, blocks: Iterable[Any]) -> None:
+        for block in blocks:
+            if isinstance(block, self.cupy.ndarray):
+                whole = block if block.base is None else block.base
+                self._seen[id(whole)] = weakref.ref(whole)
+
+    def settle(self) -> None:
+        """At the end: what was made meanwhile and is gone was the graph's own."""
+        self.kept += [block for block in (ref() for ref in self._seen.values()) if block is not None]
+        self._seen.clear()
 
 
 _here: list[Device] = []
@@ -194,14 +233,28 @@ def _searchsorted(cupy: Any) -> Any:
 
 
 def _matmul(cupy: Any) -> Any:
-    """Products of many rows with one matrix as one product, which CuPy would make matrix by matrix. Stacks of narrow
-    numbers in float32, rounded once, for CuPy 14 has none of bfloat16 (and makes those of float16 so itself)."""
+    """Products of many rows with one matrix as one product, which CuPy would make matrix by matrix. Others, that it
+    makes badly or not at all, by cuBLAS itself (products.py); where that cannot, narrow numbers in float32."""
 
     def matmul(x: Any, y: Any) -> Any:
         if x.ndim > 2 and y.ndim == 2 and x.shape[-1] == y.shape[0]:
-            rows = cupy.matmul(x.reshape(math.prod(x.shape[:-1]), x.shape[-1]), y)
+            rows = matmul(x.reshape(math.prod(x.shape[:-1]), x.shape[-1]), y)
             return rows.reshape(*x.shape[:-1], y.shape[1])
-        if max(x.ndim, y.ndim) > 2 and x.dtype in NARROW:  # and y of the same
+        stack = max(x.ndim, y.ndim) > 2 and x.dtype in NARROW  # and y of the same
+        device = here()
+        if device.capturing is not None and x.dtype != y.dtype:
+            common = np.result_type(x.dtype, y.dtype)
+            x, y = x.astype(common, copy=False), y.astype(common, copy=False)
+        if (stack or device.capturing is not None) and x.dtype == y.dtype and x.size and y.size:
+            gemm = None
+            if device.capturing is not None and x.dtype in products.TYPES:
+                gemm = device.capturing.blas.gemm
+            elif stack and device.architecture >= 80:
+                gemm = products.by_cupy(cupy)
+            found = None if gemm is None else products.multiplied(cupy, gemm, x, y)
+            if found is not None:
+                return found
+        if stack:
             return cupy.matmul(x.astype(np.float32), y.astype(np.float32)).astype(x.dtype)
         return cupy.matmul(x, y)
 
@@ -280,7 +333,11 @@ def guarded(name: str, on_device: Callable[..., Any], on_host: Callable[..., Any
     if name in ON_HOST:
         return host
 
+    device = here()
+
     def run(*blocks: Any) -> Any:
+        if device.capturing is not None:
+            device.seen(blocks)
         if name in noted:
             return host(*blocks)
         try:
@@ -288,9 +345,31 @@ def guarded(name: str, on_device: Callable[..., Any], on_host: Callable[..., Any
         except SpmdxError:
             raise
         except (TypeError, ValueError, NotImplementedError, AttributeError) as error:
+            if device.capturing is not None:  # the host cannot take part in a graph
+                raise
             out = host(*blocks)  # what is wrong on the host too is the caller's mistake, and raises here
             noted[name] = f"{type(error).__name__}: {error}"
             warnings.warn(f"{name} is done on the host from now on: {noted[name]}", HostFallback, stacklevel=2)
             return out
+        except Exception as error:
+            raise failure(f"{name} of {', '.join(map(_named, blocks))}", error) from error
 
     return run
+
+
+def _named(block: Any) -> str:
+    return f"{block.dtype.name}{list(block.shape)}" if hasattr(block, "dtype") else type(block).__name__
+
+
+def failure(what: str, error: Exception) -> Exception:
+    """What to raise of an error that came on the way to the GPU: CuPy's are told in our words, others as they are."""
+    if type(error).__module__.partition(".")[0] not in ("cupy", "cupy_backends") or isinstance(error, MemoryError):
+        return error
+    said = next((line for line in str(error).splitlines() if "error" in line.lower()), str(error).partition("\n")[0])
+    compiling = type(error).__name__ == "CompileException"
+    return DeviceError(
+        f"{what} failed on the GPU: {type(error).__name__}: {said.strip()[:300]}.",
+        "pip install 'cupy-cuda13x[ctk]', which brings the headers that kernels are compiled with"
+        if compiling
+        else "CUDA_LAUNCH_BLOCKING=1 before the command: the launch that broke down may be an earlier one",
+    )

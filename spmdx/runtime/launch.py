@@ -97,6 +97,7 @@ class Launcher:
             argument = np.zeros(1, draws.PLACE)
             argument[0] = (0 if table is None else table.data.ptr, first, count)
             found = self._places[key] = argument, table, rows, longest
+        self.device.held(found[1])
         return found
 
     def _over_place(self, name: str, place: Any, each: int, args: Sequence[Any]) -> None:
@@ -144,7 +145,7 @@ class Launcher:
             if words not in self._words:
                 self._words.clear()
                 self._words[words] = self.cupy.asarray(np.array(words, np.uint32))
-            words = self._words[words]
+            words = self.device.held(self._words[words])
         place = self.place(shape, intervals)
         real = F64 if element in ("f64", "c128") else F32
         args = (F32(kept), real(scale), words, I32(len(words) == 2), self.device.counter, place[0], x, out)
@@ -344,6 +345,7 @@ class Launcher:
 
     def copy(self, plan: boxes.Plan, blocks: Sequence[Any], flat: Any, pack: bool) -> None:
         """The boxes of a message from its blocks into a flat array, or back."""
+        self.device.seen((*blocks, flat))
         for group in range(len(plan.boxes)):
             bases = np.zeros(1, boxes.BASES)
             pointers = [b.data.ptr for b in blocks[group * boxes.MOST : (group + 1) * boxes.MOST]]
@@ -351,6 +353,7 @@ class Launcher:
             unit = plan.unit(group, [*pointers, flat.data.ptr])
             table, units = plan.table(group, unit, self.cupy.asarray)
             if units:
+                self.device.held(table)
                 name = f"{'pack' if pack else 'unpack'}_{unit}"
                 self.flat("pack", name, units, (U64(units), U64(len(table) // boxes.WORDS), table, bases, flat))
 

@@ -53,7 +53,14 @@ def put(device: str, block: Any) -> Any:
 
 def host(block: Any) -> Any:
     """A block as a NumPy array. From a GPU it is copied, and the host waits for it."""
-    return block if isinstance(block, PLAIN) else block.get()
+    if isinstance(block, PLAIN):
+        return block
+    try:
+        return block.get()
+    except RuntimeError as error:  # of whatever came before: the host waits here
+        from spmdx.runtime.gpu import failure
+
+        raise failure("what a copy to the host waits for", error) from error
 
 
 def empty(shape: Sequence[int], dtype: Any, xp: Any = np) -> Any:

@@ -127,8 +127,8 @@ class Watch:
             time.sleep(0.2)
             try:
                 self.look()
-            except WorldError as error:
-                self.fail(str(error))
+            except Exception as error:  # CuPy's too: a launch that broke down shows in every event after it
+                self.fail(str(gpu.failure("what a collective waits for", error)))
                 return
 
     def look(self) -> None:
@@ -190,6 +190,7 @@ class NcclGroup(Group):
         if message.verb == "all_reduce" or self.size == 1:
             return None
         compute, messages = self.device.cupy.cuda.get_current_stream(), self.device.messages
+        self.device.seen(blocks)
         flat: Any = message.packed(blocks, self.buffer)
         counts = [message.counts[self.rank]] * self.size if message.reduces else message.incoming
         out = self.take(sum(counts), message.dtype)
@@ -201,9 +202,10 @@ class NcclGroup(Group):
         event = self._call(messages, message.what, call, *args, BYTES)
         arrived = Arrived(cut(out, counts))
         arrived.take = self.take
-        return Pending(message, flat, (), _Enqueued(self.device, event), arrived)
+        return Pending(message, flat, (), _Enqueued(self.device, event, messages.is_capturing()), arrived)
 
     def _gather(self, send: Any, counts: Counts, out: Any, what: str) -> list[Flat]:
+        self.device.seen((send,))
         out = self.take(sum(counts), send.dtype) if out is None else out
         if min(counts) == max(counts):
             self._enqueue(what, self.comm.all_gather, send.data.ptr, out.data.ptr, send.nbytes, BYTES)
@@ -214,6 +216,7 @@ class NcclGroup(Group):
     def _exchange(
         self, send: Flat, send_counts: Counts, recv_counts: Counts, out: Flat | None, what: str
     ) -> list[Flat]:
+        self.device.seen((send,))
         out = self.take(sum(recv_counts), send.dtype) if out is None else out
         self._enqueue(what, self.comm.exchange, _ranges(send, send_counts), _ranges(out, recv_counts), BYTES)
         return cut(out, recv_counts)
@@ -266,11 +269,12 @@ def _ranges(flat: Flat, counts: Counts) -> list[tuple[int, int]]:
 class _Enqueued:
     """What travels on the stream of messages, by the names that `runtime.pending` has for it."""
 
-    def __init__(self, device: Any, event: Any) -> None:
-        self.device, self.event = device, event
+    def __init__(self, device: Any, event: Any, captured: bool) -> None:
+        self.device, self.event, self.captured = device, event, captured
 
     def test(self) -> bool:
-        return bool(self.event.done)
+        """What is captured into a graph has not happened: its event may be waited for there, and not asked."""
+        return not self.captured and bool(self.event.done)
 
     def wait(self) -> None:
         """What is enqueued from here on comes after it; the host goes on."""

@@ -120,6 +120,12 @@ def progress() -> None:
 kernels.tell_progress(progress, PAUSE)
 
 
+def settle() -> None:
+    """Wait for all that has begun, for the same on every rank."""
+    while here.going:
+        here.going[0].wait()
+
+
 def finish() -> None:
     """Wait for all that has begun, though not for ever: a rank that fails must not wait for others to do their part.
     What is left is never freed."""

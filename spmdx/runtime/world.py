@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from spmdx import context
 from spmdx.errors import WorldError
 from spmdx.mesh import Mesh
+from spmdx.runtime import memory
 from spmdx.runtime.comm import Comm, Counts, Group, World
 from spmdx.runtime.pool import Flat
 
@@ -115,8 +116,10 @@ class SelfGroup(Group):
     def barrier(self) -> None:
         pass
 
-    def __init__(self) -> None:
+    def __init__(self, device: str = "cpu") -> None:
         self._sent: list[Flat] = []
+        if device == "cuda":
+            self.take = memory.space(device).empty
 
     def send(self, buf: Flat, to: int) -> None:
         self._sent.append(buf.copy())
@@ -131,7 +134,7 @@ class SelfGroup(Group):
 
 class SelfComm(Comm[SelfGroup]):
     def _make(self, axes: tuple[str, ...], positions: list[int]) -> SelfGroup:
-        return SelfGroup()
+        return SelfGroup(self.mesh.device)
 
 
 class SelfWorld(World[SelfComm]):

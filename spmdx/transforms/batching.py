@@ -230,7 +230,7 @@ def one_by_one(operation: Operation, flags: Flags) -> Operation:
         inputs = tuple(pieces[flag:] for pieces, flag in zip(bounds.inputs, flags))
         asked = (Bounds(inputs, bounds.output[1:], bounds.coordinate),) if operation.bounds else ()
         kinds = [getattr(x, "dtype", type(x)) for x in blocks]
-        run = body_of(operation, asked, kinds, static)
+        run = body_of(operation, asked, kinds, static, xp)
         count = next(len(x) for x, flag in zip(blocks, flags) if flag)
         if not count:  # what is the dtype of nothing?
             none = [xp.zeros(x.shape[1:], x.dtype) if flag else x for x, flag in zip(blocks, flags)]

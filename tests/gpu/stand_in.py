@@ -8,6 +8,7 @@ guards that nothing may write to. What is shown is logic; that a GPU does the sa
 
 from __future__ import annotations
 
+import ctypes
 import sys
 import types
 from collections.abc import Callable, Iterator
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import emulator
+import ml_dtypes
 import numpy as np
 import scipy.special
 
@@ -97,6 +99,14 @@ def _in(x: Any) -> Any:
     return x
 
 
+def _view(x: Any, whole: ndarray) -> Any:
+    """A result, which remembers what it is a view of."""
+    out = _out(x)
+    if isinstance(out, ndarray) and isinstance(x, np.ndarray) and np.shares_memory(x, whole._a):
+        out._whole = whole if whole.base is None else whole.base
+    return out
+
+
 def _out(x: Any) -> Any:
     if isinstance(x, (tuple, list)):
         return type(x)(map(_out, x))
@@ -112,6 +122,7 @@ class ndarray:  # noqa: N801  # CuPy's name
     """An array of the device."""
 
     __array_ufunc__ = None
+    _whole: Any = None
 
     def __init__(self, a: Any) -> None:
         self._a = a
@@ -123,7 +134,7 @@ class ndarray:  # noqa: N801  # CuPy's name
         if name in ("shape", "ndim", "size", "dtype", "itemsize", "nbytes", "strides", "flags"):
             return getattr(self._a, name)
         if name in ("T", "mT", "real", "imag"):
-            return _out(getattr(self._a, name))
+            return _view(getattr(self._a, name), self)
         if name in (
             "reshape",
             "transpose",
@@ -148,8 +159,8 @@ class ndarray:  # noqa: N801  # CuPy's name
             "prod",
             "conj",
         ):
-            return lambda *args, **more: _out(
-                getattr(self._a, name)(*map(_in, args), **{k: _in(v) for k, v in more.items()})
+            return lambda *args, **more: _view(
+                getattr(self._a, name)(*map(_in, args), **{k: _in(v) for k, v in more.items()}), self
             )
         raise AttributeError(name)
 
@@ -158,6 +169,11 @@ class ndarray:  # noqa: N801  # CuPy's name
             setattr(self._a, name, _in(value))
         else:
             object.__setattr__(self, name, value)
+
+    @property
+    def base(self) -> Any:
+        """The array that a view is of, CuPy's way: one, however many views lie between."""
+        return self._whole
 
     @property
     def data(self) -> Data:
@@ -215,7 +231,7 @@ class ndarray:  # noqa: N801  # CuPy's name
         return _in(key)
 
     def __getitem__(self, key: Any) -> Any:
-        return _out(self._a[self._index(key)])
+        return _view(self._a[self._index(key)], self)
 
     def __setitem__(self, key: Any, value: Any) -> None:
         scalar = not isinstance(value, ndarray) or value.ndim == 0
@@ -468,6 +484,67 @@ class Device:
         log.append(("device", self.number))
 
 
+# cuBLAS
+
+ELEMENTS = {0: "f4", 1: "f8", 2: "f2", 4: "c8", 5: "c16", 14: ml_dtypes.bfloat16}
+
+
+def _columns(at: int, kind: int, turned: int, rows: int, columns: int, apart: int) -> Any:
+    """A matrix as cuBLAS reads it: its columns lie `apart`, or its rows if it is turned over."""
+    dtype = np.dtype(ELEMENTS[kind])
+    rows, columns = (columns, rows) if turned else (rows, columns)
+    assert apart >= max(1, rows), f"{apart} elements from a column of {rows} to the next"
+    memory = (ctypes.c_uint8 * (((columns - 1) * apart + rows) * dtype.itemsize)).from_address(at)
+    found = np.lib.stride_tricks.as_strided(
+        np.frombuffer(memory, dtype), (rows, columns), (dtype.itemsize, apart * dtype.itemsize)
+    )
+    return found.T if turned else found
+
+
+def _strided_batched(
+    handle: int, turn_a: int, turn_b: int, m: int, n: int, k: int, alpha: int,
+    a: int, a_kind: int, a_apart: int, a_step: int, b: int, b_kind: int, b_apart: int, b_step: int, beta: int,
+    c: int, c_kind: int, c_apart: int, c_step: int, count: int, computed: int, algorithm: int,
+) -> int:  # fmt: skip
+    """cublasGemmStridedBatchedEx, of memory of the host."""
+    wide = {1: "f8", 4: "c8", 5: "c16"}.get(a_kind, "f4")
+    assert handle and a_kind == b_kind == c_kind and computed == (70 if a_kind in (1, 5) else 68)
+    factors = [(ctypes.c_uint8 * np.dtype(wide).itemsize).from_address(at) for at in (alpha, beta)]
+    assert [np.frombuffer(f, wide)[0] for f in factors] == [1, 0]
+    item = np.dtype(ELEMENTS[a_kind]).itemsize
+    log.append(("product", (count, turn_a, turn_b)))
+
+    def run() -> None:
+        for i in range(count):
+            x = _columns(a + i * a_step * item, a_kind, turn_a, m, k, a_apart)
+            y = _columns(b + i * b_step * item, b_kind, turn_b, k, n, b_apart)
+            out = _columns(c + i * c_step * item, c_kind, 0, m, n, c_apart)
+            out[...] = (x.astype(wide) @ y.astype(wide)).astype(out.dtype)
+
+    capturing[-1].calls.append(run) if capturing else run()
+    return 0
+
+
+def _gemm(*args: int) -> int:
+    (head, a, b, beta, c, more) = args[:7], args[7:10], args[10:13], args[13], args[14:17], args[17:]
+    return _strided_batched(*head, *a, 0, *b, 0, beta, *c, 0, 1, *more)
+
+
+def _by_cupy(*args: int) -> None:
+    if capturing:
+        raise NotImplementedError("calling cuBLAS API during stream capture is currently unsupported")
+    _strided_batched(*args)
+
+
+cublas = types.SimpleNamespace(
+    gemmStridedBatchedEx=_by_cupy,
+    cublasGemmStridedBatchedEx=_strided_batched,
+    cublasGemmEx=_gemm,
+    cublasSetStream_v2=lambda handle, stream: 0,
+    cublasSetWorkspace_v2=lambda handle, at, nbytes: 0,
+)
+
+
 PROPERTIES = {"major": 9, "minor": 0, "multiProcessorCount": 2, "sharedMemPerBlockOptin": LIMITS["shared"]}
 
 
@@ -503,6 +580,8 @@ def make() -> types.ModuleType:
         Stream=Stream,
         get_current_stream=lambda: Stream.current[-1] if Stream.current else NULL,
         alloc_pinned_memory=lambda n: memoryview(bytearray(n)),
+        alloc=lambda n: types.SimpleNamespace(ptr=0),
+        device=types.SimpleNamespace(get_cublas_handle=lambda: 1),
     )
     cupy.cuda.MemoryPool = lambda: types.SimpleNamespace(malloc=None)  # type: ignore[attr-defined]
     cupy.cuda.using_allocator = lambda malloc: nullcontext()  # type: ignore[attr-defined]
@@ -514,6 +593,8 @@ def make() -> types.ModuleType:
     cupy.linalg = types.SimpleNamespace(qr=lambda x: _out(tuple(np.linalg.qr(x._a))))  # type: ignore[attr-defined]
 
     def matmul(x: Any, y: Any, **more: Any) -> Any:
+        if capturing and x.dtype.kind in "fcV":
+            raise NotImplementedError("calling cuBLAS API during stream capture is currently unsupported")
         if x.dtype.itemsize > 2 or x.dtype.kind not in "fV":
             return _function(np.matmul)(x, y, **more)
         if max(x.ndim, y.ndim) > 2 and "V" in (x.dtype.kind, y.dtype.kind):  # as CuPy 14.2 does
@@ -538,21 +619,23 @@ def make() -> types.ModuleType:
 def playing() -> Iterator[Log]:
     """The stand-in as CuPy, and a device that knows no other."""
     from spmdx.op import registry
-    from spmdx.runtime import gpu, kernels, nvrtc
+    from spmdx.runtime import gpu, kernels, nvrtc, products
 
     special = types.ModuleType("cupyx.scipy.special")
     special.erf = _function(scipy.special.erf)  # type: ignore[attr-defined]
     modules = {"cupy": make(), "cupyx": types.ModuleType("cupyx"), "cupyx.scipy": types.ModuleType("cupyx.scipy")}
     modules["cupyx.scipy.special"] = special
+    modules["cupy_backends.cuda.libs.cublas"] = cublas  # type: ignore[assignment]
     before = {name: sys.modules.get(name) for name in modules}
     sys.modules.update(modules)
     cached, nvrtc.cached = nvrtc.cached, lambda module, version, architecture: Path("/") / module  # type: ignore[assignment]
+    library, products.library = products.library, lambda version: cublas
     log.clear()
     capturing.clear()
     try:
         yield log
     finally:
-        nvrtc.cached = cached
+        nvrtc.cached, products.library = cached, library
         gpu._here.clear()
         kernels._gpu.clear()
         for operation in registry.values():  # they are bound to this device

@@ -201,3 +201,83 @@ def test_local_ranks_choose_devices(device: Any, monkeypatch: pytest.MonkeyPatch
             assert gpu.here().number == wanted
     finally:
         gpu._here[:] = before
+
+
+def test_the_words_of_a_launch_that_breaks_down(device: Any) -> None:
+    """What CuPy raises is told with the operation and its operands, and the host does not do it instead."""
+
+    class CompileException(Exception):  # CuPy's name
+        __module__ = "cupy.cuda.compiler"
+
+    class CUDADriverError(RuntimeError):
+        __module__ = "cupy_backends.cuda.api.driver"
+
+    x = gpu.here().xp.asarray(np.arange(6.0).reshape(2, 3))
+    for kind, said, hint in [
+        (CompileException, "cupy/carray.cuh(9): catastrophic error: cannot open source file\nmore", "headers"),
+        (CUDADriverError, "CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access", "CUDA_LAUNCH_BLOCKING=1"),
+    ]:
+
+        def on_device(x: Any, kind: Any = kind, said: str = said) -> Any:
+            raise kind(said)
+
+        with pytest.raises(sx.errors.DeviceError) as caught:
+            gpu.guarded("broken", on_device, lambda x: np.asarray(x))(x)
+        text = str(caught.value)
+        assert f"broken of float64[2, 3] failed on the GPU: {kind.__name__}: {said.splitlines()[0]}" in text
+        assert hint in text and type(caught.value.__cause__) is kind and "broken" not in gpu.noted
+    full = type("OutOfMemoryError", (MemoryError,), {"__module__": "cupy.cuda.memory"})("Out of memory")
+    assert gpu.failure("large", full) is full
+    own = RuntimeError("of a program")
+    assert gpu.failure("a call", own) is own
+
+
+def test_between_meshes_of_one_rank(device: Any) -> None:
+    """An array moves from mesh to mesh on the device, where nothing is sent."""
+    one, other = (sx.make_mesh({name: 1}, device="cuda") for name in ("one", "other"))
+    x = sx.asarray(np.arange(6.0).reshape(2, 3), mesh=one)
+    found = x.to(other, {"other": sx.Shard(0)})
+    assert found.mesh is other and not isinstance(found._block, np.ndarray)
+    assert found.numpy().tolist() == [[0, 1, 2], [3, 4, 5]]
+
+
+def test_one_example_after_another(device: Any) -> None:
+    """An operation that vmap makes for each example stays on the device: exact, as in host memory."""
+    value, key = np.random.default_rng(2).normal(size=(3, 4, 5)).astype("f4"), sx.random.key(3)
+    mesh = sx.make_mesh({"p": 1}, device="cuda")
+    gpu.noted.clear()
+    found, wanted = (
+        sx.vmap(lambda v: sx.nn.dropout(key, v, 0.5))(sx.asarray(value, mesh=m)).numpy() for m in (mesh, mesh.host)
+    )
+    assert found.tobytes() == wanted.tobytes() and gpu.noted == {}
+
+
+def test_ranks_that_are_threads_capture_nothing(device: Any) -> None:
+    def program() -> None:
+        mesh = sx.make_mesh({"p": 2}, device="cuda")
+        with pytest.raises(sx.errors.MeshError, match="share a stream"):
+            sx.cuda.graph(lambda x: x + 1)(sx.ones(3, mesh=mesh))
+
+    sx.testing.spmd(2)(program)()
+
+
+def test_a_step_that_fails_is_run_again(device: Any) -> None:
+    """What was raised in the first call counts for nothing; a graph within a graph is a part of it."""
+    mesh, calls = sx.make_mesh({"p": 1}, device="cuda"), list[int]()
+
+    @sx.cuda.graph
+    def inner(x: Any) -> Any:
+        return sx.exp(x)
+
+    @sx.cuda.graph
+    def step(x: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 1:
+            raise ValueError("once")
+        return inner(x)
+
+    x = sx.zeros(3, dtype=np.float32, mesh=mesh)
+    with pytest.raises(ValueError, match="once"):
+        step(x)
+    results = [step(x).numpy().tolist() for _ in range(3)]
+    assert results[0] == [1, 1, 1] and len(calls) == 3

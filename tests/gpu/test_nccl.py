@@ -258,6 +258,38 @@ def test_the_watch_sees_what_failed_elsewhere() -> None:
         comm.watch.look()
 
 
+def test_the_watch_tells_of_a_device_that_broke_down() -> None:
+    """Every event raises then, and not as NCCL does."""
+
+    class CUDARuntimeError(RuntimeError):
+        __module__ = "cupy_backends.cuda.api.runtime"
+
+    class Broken:
+        @property
+        def done(self) -> bool:
+            raise CUDARuntimeError("cudaErrorIllegalAddress: an illegal memory access was encountered")
+
+    told: list[str] = []
+    comm = made({"a": 1}, told.append)
+    comm.watch.add(Broken(), comm.group(("a",)), "a sum")
+    limit = time.monotonic() + 5
+    while not told and time.monotonic() < limit:
+        time.sleep(0.05)
+    assert told[0].startswith("what a collective waits for failed on the GPU: CUDARuntimeError: cudaErrorIllegalAddr")
+
+
+def test_nobody_asks_for_what_is_captured() -> None:
+    """In a graph a message that has begun is waited for, by an event; asking for it would end the capture."""
+
+    class Asked:
+        @property
+        def done(self) -> bool:
+            raise AssertionError("asked")
+
+    assert not nccl._Enqueued(gpu.here(), Asked(), True).test()
+    assert nccl._Enqueued(gpu.here(), gpu.here().messages.record(), False).test()
+
+
 # Which library
 
 

@@ -14,7 +14,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "spmdx"
 LONGEST_FILE = 400
-LONGEST_FLOORS_0_TO_3 = 4970  # lines of code, without docstrings, comments and blank lines
+LONGEST_FLOORS_0_TO_3 = 5170  # lines of code, without docstrings, comments and blank lines
 
 
 class Place(NamedTuple):
@@ -58,7 +58,8 @@ TABLE: dict[str, Place] = {
     "runtime/__init__.py": Place(2, ("runtime/*",), below=(0,)),
     "runtime/memory.py": Place(2, ("runtime/pool.py", "runtime/gpu.py"), below=(0,)),
     # The GPU: the device, the compiler's work, what is launched, and messages by way of the host.
-    "runtime/gpu.py": Place(2, ("runtime/launch.py",), below=(0,)),
+    "runtime/gpu.py": Place(2, ("runtime/launch.py", "runtime/products.py"), below=(0,)),
+    "runtime/products.py": Place(2, below=(0,)),
     "runtime/nvrtc.py": Place(2, below=(0,)),
     "runtime/boxes.py": Place(2, below=(0,)),
     "runtime/draws.py": Place(2, ("runtime/kernels.py",), below=(0,)),
@@ -116,7 +117,7 @@ TABLE: dict[str, Place] = {
     "optim/*": Place(5, ("optim/*",), below=(0, 3, 4)),
     "checkpoint/*": Place(5, ("checkpoint/*",), below=(0, 3, 4), besides=("plan.py",)),
     "debug/*": Place(5, ("debug/*",), below=(0, 3, 4), besides=("plan.py",)),
-    "cuda.py": Place(5, below=(0, 3, 4), besides=("runtime/gpu.py",)),
+    "cuda.py": Place(5, below=(0, 3, 4), besides=("runtime/gpu.py", "runtime/pending.py")),
     "testing.py": Place(5, below=(0, 3, 4), besides=("runtime/world.py", "runtime/threads.py")),
     # 6 door: the public names, and the report
     "__init__.py": Place(6),
