@@ -1,6 +1,6 @@
 """Kernels, steps and the host's time on one GPU, beside CuPy, cuRAND and torch in the same run.
 
-    python bench/gpu.py [--part NAME] [--json FILE]
+    python bench/gpu.py [--part NAME,NAME] [--json FILE]
 
 Times are medians of launches between two events of the device. A bar of "80% of copy" compares with the bytes a second
 that a copy of 1 GiB moves here. Each row is tried on its own: what fails is a row that says why.
@@ -11,125 +11,20 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
 import sys
 import time
-import traceback
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 sys.path.append(str(Path(__file__).parents[1]))  # last: where spmdx is installed, it has its compiled modules there
+from meter import BF16, F32, Bench
+
 import spmdx as sx
 from spmdx import tree
-
-BF16 = np.dtype(ml_dtypes.bfloat16)
-F32 = np.dtype(np.float32)
-GIB = 2**30
-TIMES = 20
-
-
-class Bench:
-    """The device, its peers, and what was measured."""
-
-    def __init__(self, only: str | None) -> None:
-        import cupy
-
-        self.cupy, self.only, self.rows = cupy, only, []
-        self.mesh = sx.make_mesh({"gpu": 1}, device="cuda")
-        try:
-            import torch
-
-            self.torch: Any = torch if torch.cuda.is_available() else None
-        except Exception as error:
-            print(f"no torch to compare with: {error}")
-            self.torch = None
-        x, y = (cupy.zeros(GIB // 4, np.float32) for _ in range(2))
-        self.write = GIB / self.time(lambda: x.fill(1.0))
-        self.copy = 2 * GIB / self.time(lambda: cupy.copyto(y, x))
-        print(f"write {self.write / 1e12:.2f} TB/s, copy {self.copy / 1e12:.2f} TB/s", flush=True)
-
-    def time(self, call: Callable[[], Any], times: int = TIMES) -> float:
-        """Seconds of a call on the device."""
-        for _ in range(3):
-            call()
-        events = [(self.cupy.cuda.Event(), self.cupy.cuda.Event()) for _ in range(times)]
-        for first, last in events:
-            first.record()
-            call()
-            last.record()
-        events[-1][1].synchronize()
-        return statistics.median(self.cupy.cuda.get_elapsed_time(*pair) for pair in events) / 1000
-
-    def time_torch(self, call: Callable[[], Any], times: int = TIMES) -> float:
-        """The same of torch, on its own stream."""
-        event = lambda: self.torch.cuda.Event(enable_timing=True)
-        for _ in range(3):
-            call()
-        pairs = [(event(), event()) for _ in range(times)]
-        for first, last in pairs:
-            first.record()
-            call()
-            last.record()
-        self.torch.cuda.synchronize()
-        return statistics.median(first.elapsed_time(last) for first, last in pairs) / 1000
-
-    def row(
-        self,
-        name: str,
-        ours: Callable[[], Any],
-        peers: dict[str, Callable[[], Any]],
-        moved: float = 0.0,
-        write: bool = False,
-        bar: float = 0.8,
-        peer_bar: float = 1.0,
-    ) -> None:
-        """One comparison: ``moved`` bytes against what a copy (or a fill) moves, and the peers' time."""
-        try:
-            seconds = self.time(ours)
-        except Exception as error:
-            self.failed(name, error)
-            return
-        found: dict[str, Any] = {"name": name, "us": seconds * 1e6, "met": True}
-        if moved:
-            found["of_bandwidth"] = moved / seconds / (self.write if write else self.copy)
-            found["met"] = found["of_bandwidth"] >= bar
-        for peer, call in peers.items():
-            if peer == "torch" and self.torch is None:
-                continue
-            try:
-                other = self.time_torch(call) if peer == "torch" else self.time(call)
-            except Exception as error:
-                found[f"{peer} failed"] = str(error)[:200]
-                continue
-            found[peer] = other / seconds
-            found["met"] = found["met"] and found[peer] >= peer_bar * 0.97  # a repeat differs by so much
-        self.add(found)
-
-    def failed(self, name: str, error: Exception) -> None:
-        traceback.print_exc()
-        self.add({"name": name, "met": False, "error": f"{type(error).__name__}: {error}"[:300]})
-
-    def add(self, found: dict[str, Any]) -> None:
-        self.rows.append(found)
-        shown = {k: f"{v:.3g}" if isinstance(v, float) else v for k, v in found.items() if k != "name"}
-        numbers = ", ".join(f"{k} {v}" for k, v in shown.items())
-        print(f"{found['name']:34} {numbers}", flush=True)
-
-    def array(self, *shape: int, dtype: Any = F32, seed: int = 0) -> Any:
-        """Normals, the same for ours and torch's."""
-        return sx.random.normal(sx.random.key(seed), shape, dtype=dtype, mesh=self.mesh)
-
-    def twin(self, x: Any, grad: bool = False) -> Any:
-        """torch's tensor of the same memory (none without torch)."""
-        if self.torch is None:
-            return None
-        made = self.torch.from_dlpack(x._block).clone()
-        return made.requires_grad_() if grad else made
 
 
 def random_values(b: Bench) -> None:
@@ -182,6 +77,81 @@ def rows(b: Bench) -> None:
     both = lambda: f.cross_entropy(tl, ti).backward()
     # read for the maxima, the sums and the gradient, and written once
     b.row("cross-entropy and gradient", lambda: sx.value_and_grad(loss)(logits), {"torch": both}, 4.0 * logits.size * 4)
+
+
+def add_norms(b: Bench) -> None:
+    """The sum with the residual stream and its norm, and their gradients; torch makes two calls of it."""
+    from spmdx.ops.together import AddNorm, add_norm_gradients
+
+    f, how = b.torch.nn.functional if b.torch is not None else None, AddNorm(None, 1e-5, True)
+    for dtype in (F32, BF16):
+        name, shape = dtype.name, (8192, 4096)
+        x, residual, g_stream, g = (b.array(*shape, dtype=dtype, seed=i) for i in range(4))
+        scale, bias = b.array(4096, dtype=dtype), b.array(4096, dtype=dtype, seed=5)
+        given = [b.twin(a, grad=True) for a in (x, residual, scale, bias)]
+        slopes, n = [b.twin(a) for a in (g_stream, g)], float(x.size * dtype.itemsize)
+
+        def theirs(given: Any = given) -> Any:
+            t, tr, ts, tb = given
+            stream = tr + t
+            return stream, f.layer_norm(stream, (4096,), ts, tb)
+
+        def forward(theirs: Any = theirs) -> None:
+            with b.torch.no_grad():
+                theirs()
+
+        call = lambda: sx.nn.add_norm(x, residual, scale, bias)
+        b.row(f"add norm {name}", call, {"torch": forward}, 4 * n)
+        stream = call()[0]
+        gradients = lambda: add_norm_gradients(how, g_stream, g, stream, scale, bias, None)
+        made = None if b.torch is None else theirs()
+        back = lambda made=made: b.torch.autograd.grad(made, given, slopes, retain_graph=True)
+        # rows read the stream and both slopes and write one; sums over them read two again
+        b.row(f"add norm back {name}", gradients, {"torch": back}, 6 * n)
+
+
+def products(b: Bench) -> None:
+    """Stacks of matrices in bfloat16, as they lie and turned over."""
+    x, y = (b.array(96, 1024, 128, dtype=BF16, seed=i) for i in range(2))
+    t, u = b.twin(x), b.twin(y)
+    turned = sx.matrix_transpose(y)
+    scores = x @ turned
+    s = b.twin(scores)
+    b.row("stacks turned over bfloat16", lambda: x @ turned, {"torch": lambda: t @ u.mT}, peer_bar=0.9)
+    b.row("stacks bfloat16", lambda: scores @ y, {"torch": lambda: s @ u}, peer_bar=0.9)
+
+
+def messages(b: Bench) -> None:
+    """NCCL's own all-reduce beside ours: one rank, for a GPU alone has no more where NCCL lets none share it. What is
+    seen is what events and memory add to it."""
+    from spmdx import context
+    from spmdx.runtime import nccl
+
+    library, where = nccl.found()
+    name = "all-reduce 256 MiB, 1 rank"
+    if library is None:
+        b.add({"name": name, "met": False, "error": where})
+        return
+    version = library.version
+    text = f"NCCL {version // 10000}.{version // 100 % 100}.{version % 100}"
+    shares = nccl.shares_gpus(where)
+    print(text, where, "lets ranks share a GPU" if shares else "lets no ranks share a GPU", flush=True)
+    world = context.world()
+    comm = nccl.NcclComm(b.mesh, world.rank, world.comm(b.mesh.host), library, print)
+    group = comm.group(b.mesh.axis_names)
+    n = 2**26
+    x, out = b.cupy.ones(n, np.float32), b.cupy.empty(n, np.float32)
+    kind, op = nccl.TYPES["float32"], nccl.OPS["sum"]
+
+    def ours() -> None:
+        own = group.take(n, x.dtype)
+        group._enqueue("all_reduce sum", comm.comm.all_reduce, [(x.data.ptr, own.data.ptr, n)], kind, op)
+
+    def raw() -> None:
+        comm.comm.all_reduce([(x.data.ptr, out.data.ptr, n)], kind, op, b.cupy.cuda.get_current_stream().ptr)
+
+    b.row(name, ours, {"NCCL": raw}, peer_bar=0.95)
+    b.rows[-1]["note"] = f"{text}, {'which lets' if shares else 'which lets no'} ranks share a GPU"
 
 
 def optimizer(b: Bench) -> None:
@@ -331,18 +301,21 @@ def gpt(b: Bench) -> None:
     b.row("GPT step as a graph", lambda: graphed(params, state, tokens), peers)
 
 
-PARTS = {"random": random_values, "rows": rows, "optimizer": optimizer, "attention": attention, "packing": packing,
-         "host": host_time, "gpt": gpt}  # fmt: skip
+PARTS = {"random": random_values, "rows": rows, "add_norm": add_norms, "products": products, "optimizer": optimizer,
+         "attention": attention, "packing": packing, "messages": messages, "host": host_time, "gpt": gpt}  # fmt: skip
 
 
 def main() -> int:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--part", choices=list(PARTS))
+    parser.add_argument("--part", default=",".join(PARTS), help="names, separated by commas; all if left out")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
-    bench = Bench(given.part)
+    wanted = given.part.split(",")
+    if unknown := set(wanted) - set(PARTS):
+        parser.error(f"there is no part {', '.join(sorted(unknown))}: {', '.join(PARTS)}")
+    bench = Bench()
     for name, part in PARTS.items():
-        if given.part in (None, name):
+        if name in wanted:
             try:
                 part(bench)
             except Exception as error:

@@ -66,6 +66,7 @@ class Launched:
     ) -> None:
         """stream = residual + dropout of (x + added); out = its norm. The last dimension is not divided."""
         drop, arrays = self._dropping(dropped), (x, added, residual, scale, bias, stream, out)
+        self.launch.device.seen(arrays)
         given: Any = (F64(eps), I32(centered), drop, *arrays)
         self.launch.rows("add_norm", x, arrays, given, True, "residual")
 
@@ -85,6 +86,7 @@ class Launched:
         """The gradients of add_norm with respect to residual and x, and to scale, bias and added: those that are given.
 
         One pass over rows, and, where vectors are given, one over columns."""
+        self.launch.device.seen((stream, scale, g_stream, g))
         n, empty = stream.shape[-1], self.launch.cupy.empty
         rows, wide = stream.size // max(1, n), np.dtype(F64 if stream.itemsize == 8 else np.float32)
         moments = empty(2 * rows, wide) if vectors[0] is not None else None
@@ -109,6 +111,8 @@ class Launched:
         argument = np.zeros(1, ADAM_NUMBERS)
         argument["means"][0], argument["given"][0] = numbers[:4], given.view("V16")
         full = [arrays for arrays in some if arrays[0].size]
+        for arrays in (*full, numbers):
+            self.launch.device.seen(arrays)
         for at in range(0, len(full), MOST):
             self._adam(full[at : at + MOST], argument)
 
