@@ -116,15 +116,15 @@ template <class T>
 SPMDX_FN void along_rows(const Shape& s, const View& g, const View& out, Computed<T>* to) {
     using C = Computed<T>;
     const int64_t batch = blockIdx.x / s.heads, head = blockIdx.x % s.heads;
-    const int64_t row = int64_t(blockIdx.y) * warps + threadIdx.y;
-    if (row >= s.rows) return;
-    const T *const a = at<const T>(g, s, batch, head) + row * g.row, *const b =
-                                                                         at<const T>(out, s, batch, head) +
-                                                                         row * out.row;
-    C sum = 0;
-    for (int64_t e = threadIdx.x; e < s.outer; e += 32) sum = fma(widen(a[e]), widen(b[e]), sum);
-    sum = over_warp<Add<C>>(sum);
-    if (threadIdx.x == 0) to[int64_t(blockIdx.x) * s.rows + row] = sum;
+    const T *const slopes = at<const T>(g, s, batch, head), *const made = at<const T>(out, s, batch, head);
+    for (int64_t row = int64_t(blockIdx.y) * warps + threadIdx.y; row < s.rows;
+         row += int64_t(gridDim.y) * warps) {
+        const T *const a = slopes + row * g.row, *const b = made + row * out.row;
+        C sum = 0;
+        for (int64_t e = threadIdx.x; e < s.outer; e += 32) sum = fma(widen(a[e]), widen(b[e]), sum);
+        sum = over_warp<Add<C>>(sum);
+        if (threadIdx.x == 0) to[int64_t(blockIdx.x) * s.rows + row] = sum;
+    }
 }
 
 // With respect to q.

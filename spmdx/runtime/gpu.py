@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+import threading
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator
@@ -43,7 +44,6 @@ class Device:
 
     def __init__(self, cupy: Any, number: int) -> None:
         self.cupy, self.number = cupy, number
-        cupy.cuda.Device(number).use()
         self.properties: dict[str, Any] = cupy.cuda.runtime.getDeviceProperties(number)
         self.xp = Namespace(cupy)
         self._kept: list[tuple[Any, Any]] = []
@@ -149,6 +149,11 @@ class Capturing:
         self._seen.clear()
 
 
+class _Thread(threading.local):
+    entered = False
+
+
+_thread = _Thread()
 _here: list[Device] = []
 LOCAL = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID")
 
@@ -165,7 +170,11 @@ def here() -> Device:
         if local is None:
             local = next((int(os.environ[v]) for v in LOCAL if os.environ.get(v, "").isdecimal()), 0)
         _here.append(Device(cupy, local % count))
-    return _here[0]
+    found = _here[0]
+    if not _thread.entered:  # which device is current, CUDA keeps for each thread
+        found.cupy.cuda.Device(found.number).use()
+        _thread.entered = True
+    return found
 
 
 def _found() -> tuple[Any, int]:

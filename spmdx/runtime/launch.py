@@ -24,6 +24,7 @@ TYPES = {
 THREADS = 256  # of a block, for elementwise kernels
 WAVES = 32  # blocks for each multiprocessor: more only take turns
 MOST_ROWS = 2**20  # blocks of kernels that take a row at a time
+MOST_ALONG = 65535  # blocks along the second dimension of a grid
 TEAM = 512  # threads that share a row at most
 HELD = 4  # packs of a row that a thread keeps in registers
 WIDTHS = (64, 128, 256)  # elements of a row, in attention's kernels
@@ -108,7 +109,7 @@ class Launcher:
         x = min(THREADS, 1 << max(0, wide - 1).bit_length())
         blocks, y = WAVES * self.device.multiprocessors, THREADS // x if rows > 1 else 1
         columns = min(-(-wide // x), blocks)
-        grid = (columns, min(-(-rows // y), max(1, blocks // columns), 65535))
+        grid = (columns, min(-(-rows // y), max(1, blocks // columns), MOST_ALONG))
         self.kernel("kernels", name)(grid, (x, y), tuple(args))
 
     def fill(
@@ -230,7 +231,7 @@ class Launcher:
 
     def chunks(self, rows: int, columns: int) -> tuple[int, int]:
         """How many chunks of rows sums over them are made of, beside so many blocks of columns; and their length."""
-        found = max(1, min(-(-rows // 64), -(-8 * self.device.multiprocessors // columns), 65535))
+        found = max(1, min(-(-rows // 64), -(-8 * self.device.multiprocessors // columns), MOST_ALONG))
         return found, -(-rows // found)
 
     def bias_gelu(self, out: Any, x: Any, bias: Any, g: Any, total: Any) -> None:
@@ -295,6 +296,8 @@ class Launcher:
 
         def run(name: str, grid: tuple[int, int], args: Sequence[Any]) -> None:
             kernel, nbytes = self.kernel(plan.module, f"{name}_{plan.width}"), plan.shared[name]
+            if grid[1] > MOST_ALONG:
+                raise NotImplementedError(f"attention over {max(rows, columns):,} rows")
             if nbytes > self.device.shared_memory:
                 raise NotImplementedError(f"attention of rows of {inner} and {outer} elements of {q.dtype}")
             kernel.max_dynamic_shared_size_bytes = max(nbytes, 48 * 1024)
@@ -309,7 +312,8 @@ class Launcher:
         slope = _view(g)
         run("attend", grid, (shape, *views, _view(None), *seen, logs))
         each = self.kernel(f"attention-{element}", "attend_along")
-        each((pairs, -(-rows // ATTENTION_WARPS)), (32, ATTENTION_WARPS), (shape, slope, _view(out), along))
+        blocks = min(-(-rows // ATTENTION_WARPS), MOST_ALONG)
+        each((pairs, blocks), (32, ATTENTION_WARPS), (shape, slope, _view(out), along))
         every: Any = (shape, *views, slope, *seen, logs, along)
         if to_q is not None:
             run("attend_rows", grid, (*every, _view(to_q)))

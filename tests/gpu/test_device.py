@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import numpy as np
@@ -199,6 +200,11 @@ def test_local_ranks_choose_devices(device: Any, monkeypatch: pytest.MonkeyPatch
             gpu._here.clear()
             monkeypatch.setenv("LOCAL_RANK", given)
             assert gpu.here().number == wanted
+        device.clear()
+        thread = threading.Thread(target=gpu.here)  # which has a current device of its own
+        thread.start()
+        thread.join()
+        assert device.of("device") == [0]
     finally:
         gpu._here[:] = before
 

@@ -11,7 +11,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from spmdx.runtime import boxes, draws, kernels
+from spmdx.runtime import boxes, draws, kernels, launch
 from spmdx.runtime.gpu import here
 
 KEYS = {"philox": (7, 1, 2, 3), "threefry": (5, 9)}
@@ -270,6 +270,23 @@ def test_attention(case: int, dtype: Any, device: Any) -> None:
     build.attend(*dev[:3], *seen, 0.3, dev[3], out, to_q, both[..., :inner], both[..., inner:])
     close(to_q.get(), slopes[0], dtype, 40)
     close(both.get(), np.concatenate(slopes[1:], -1), dtype, 100)
+
+
+def test_attention_over_more_rows_than_a_grid_has(device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exact: the same whether a block has one row of each warp or goes over many; too many are an error before it."""
+    draw, xp, build = np.random.default_rng(6), here().xp, kernels.on("cuda").build
+    q, k, v, g = (xp.asarray(draw.normal(size=(2, 20, 8)).astype("f4")) for _ in range(4))
+    k, v, found = k[:1].reshape(20, 8), v[:1].reshape(20, 8), []
+    for most in (65535, 1):
+        monkeypatch.setattr(launch, "MOST_ALONG", most)
+        out, to_q = (xp.zeros(q.shape, np.dtype("f4")) for _ in range(2))
+        build.attend(q, k, v, None, None, 0.3, None, out, None, None, None)
+        build.attend(q, k, v, None, None, 0.3, g, out, to_q, None, None)
+        found.append(to_q.get())
+    assert found[0].any() and same(*found)
+    monkeypatch.setattr(launch, "MOST_ALONG", 0)
+    with pytest.raises(NotImplementedError, match="attention over 20 rows"):
+        build.attend(q, k, v, None, None, 0.3, None, out, None, None, None)
 
 
 @pytest.mark.parametrize("dtype", MOSTLY_SLOW)
