@@ -202,7 +202,8 @@ class NcclGroup(Group):
         event = self._call(messages, message.what, call, *args, BYTES)
         arrived = Arrived(cut(out, counts))
         arrived.take = self.take
-        return Pending(message, flat, (), _Enqueued(self.device, event, messages.is_capturing()), arrived)
+        request = _Enqueued(self.device, event, compute, messages.is_capturing())
+        return Pending(message, flat, (), request, arrived)
 
     def _gather(self, send: Any, counts: Counts, out: Any, what: str) -> list[Flat]:
         self.device.seen((send,))
@@ -269,16 +270,20 @@ def _ranges(flat: Flat, counts: Counts) -> list[tuple[int, int]]:
 class _Enqueued:
     """What travels on the stream of messages, by the names that `runtime.pending` has for it."""
 
-    def __init__(self, device: Any, event: Any, captured: bool) -> None:
-        self.device, self.event, self.captured = device, event, captured
+    def __init__(self, device: Any, event: Any, began: Any, captured: bool) -> None:
+        self.device, self.event, self.began, self.captured = device, event, began, captured
 
     def test(self) -> bool:
         """What is captured into a graph has not happened: its event may be waited for there, and not asked."""
         return not self.captured and bool(self.event.done)
 
     def wait(self) -> None:
-        """What is enqueued from here on comes after it; the host goes on."""
-        self.device.cupy.cuda.get_current_stream().wait_event(self.event)
+        """What is enqueued from here on comes after it; the host goes on. So does what is enqueued where it began: what
+        was sent goes back to that stream's memory."""
+        current = self.device.cupy.cuda.get_current_stream()
+        current.wait_event(self.event)
+        if self.began != current:
+            self.began.wait_event(self.event)
 
 
 class NcclComm(Comm[NcclGroup]):

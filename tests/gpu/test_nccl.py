@@ -286,8 +286,24 @@ def test_nobody_asks_for_what_is_captured() -> None:
         def done(self) -> bool:
             raise AssertionError("asked")
 
-    assert not nccl._Enqueued(gpu.here(), Asked(), True).test()
-    assert nccl._Enqueued(gpu.here(), gpu.here().messages.record(), False).test()
+    here = gpu.here()
+    compute = here.cupy.cuda.get_current_stream()
+    assert not nccl._Enqueued(here, Asked(), compute, True).test()
+    assert nccl._Enqueued(here, here.messages.record(), compute, False).test()
+
+
+def test_what_was_sent_goes_back_to_its_own_stream() -> None:
+    """A message that begins on one stream and is waited for on another: both come after it."""
+    import stand_in
+
+    here = gpu.here()
+    began, other = here.cupy.cuda.get_current_stream(), here.cupy.cuda.Stream(non_blocking=True)
+    event = here.messages.record()
+    for stream, waiting in ((began, [began]), (other, [other, began])):
+        stand_in.log.clear()
+        with stream:
+            nccl._Enqueued(here, event, began, False).wait()
+        assert stand_in.log.of("after") == [(s.name, event.number) for s in waiting]
 
 
 # Which library
