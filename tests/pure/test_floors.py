@@ -14,7 +14,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "spmdx"
 LONGEST_FILE = 400
-LONGEST_FLOORS_0_TO_3 = 5170  # lines of code, without docstrings, comments and blank lines
+LONGEST_FLOORS_0_TO_3 = 5200  # lines of code, without docstrings, comments and blank lines
 
 
 class Place(NamedTuple):
