@@ -7,6 +7,7 @@ it would come ten times more slowly.
 
 from __future__ import annotations
 
+import math
 import mmap
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ from spmdx.runtime import memory
 
 PAGE = mmap.PAGESIZE
 TILE = 128  # elements of either side
+LEAST = 2048  # in a tile: small ones take longer to be found than to be copied
 CALL = max(PAGE, 2**17)  # bytes asked for at once: of more, systems take no notice beyond what they would read ahead
 KNOWN = all(hasattr(mmap, name) for name in ("MADV_RANDOM", "MADV_NORMAL", "MADV_WILLNEED"))  # to this system
 
@@ -68,7 +70,7 @@ def turn(out: Any, block: Any) -> None:
     cache is used while it is there."""
     dims = [d for d in range(block.ndim) if block.shape[d] > 1]
     rows, columns = (min((abs(x.strides[d]), d) for d in dims)[1] if dims else 0 for x in (block, out))
-    if rows == columns or block.size < TILE**2 or block.shape[rows] * block.shape[columns] < 4 * TILE:
+    if rows == columns or block.size < TILE**2 or math.prod(min(block.shape[d], TILE) for d in (rows, columns)) < LEAST:
         np.copyto(out, block)
         return
     sides = [TILE if d in (rows, columns) else 1 for d in range(block.ndim)]

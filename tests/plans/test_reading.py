@@ -215,3 +215,11 @@ def test_turned_copies(shape: tuple[int, ...]) -> None:
         for laid in (x.transpose(order), np.flip(x).transpose(order)):
             out = mapped.turned(laid, tuple(range(len(shape))))
             assert out.flags.c_contiguous and np.array_equal(out, laid)
+
+
+def test_many_small_matrices_are_turned_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call for each would take longer than what it copies."""
+    calls: list[int] = []
+    monkeypatch.setattr(np, "copyto", lambda out, x: calls.append(x.size))
+    mapped.turned(np.zeros((3000, 128, 4), np.int8), (0, 2, 1))
+    assert calls == [3000 * 128 * 4]
