@@ -82,11 +82,12 @@ std::optional<Matrix> matrix_of(const py::array& array) {
 }
 
 // Whether the kernel multiplies so many rows by such a matrix: one whose panels a cache holds, and which is
-// not packed for a vector or two.
+// no vector; and so many that packing it for them costs less than is won.
 template <class T>
 bool by_kernel(int64_t rows, const Matrix& y) {
-    constexpr int64_t side = 2048 / int64_t(sizeof(T)), least = 2048, few = 4;  // elements, and rows
-    return own.load() && neural<T>().multiply && rows > few && std::min(y.rows, y.columns) <= side &&
+    constexpr int64_t most = 2048 / int64_t(sizeof(T)), least = 2048;  // elements
+    const int64_t side = std::min(y.rows, y.columns);
+    return own.load() && neural<T>().multiply && y.columns > 1 && side <= most && rows * side > least &&
            y.rows * y.columns >= least;
 }
 
@@ -189,13 +190,14 @@ py::object product_as(const py::array& x, const py::array& y, Maybe& onto) {
     return view;
 }
 
-// x @ y, or None where the BLAS cannot: other than two matrices of one of its dtypes, none of them empty,
-// with rows or columns that lie one after another.
+// x @ y, or None where the BLAS cannot: other than two matrices of one of its dtypes, in this machine's byte
+// order, none of them empty, with rows or columns that lie one after another.
 py::object product(const py::array& x, const py::array& y, Maybe onto) {
     if (x.ndim() != 2 || y.ndim() != 2 || !x.size() || !y.size()) return py::none();
-    const char kind = x.dtype().kind();
-    const py::ssize_t item = x.itemsize();
-    if (kind != 'f' || y.dtype().kind() != 'f' || y.itemsize() != item || (item != 4 && item != 8))
+    const py::dtype kind = x.dtype(), other = y.dtype();
+    const py::ssize_t item = kind.itemsize();
+    if (kind.kind() != 'f' || (item != 4 && item != 8) || kind.byteorder() != '=' ||
+        !(kind.is(other) || kind.equal(other)))
         return py::none();
     return item == 8 ? product_as<double>(x, y, onto) : product_as<float>(x, y, onto);
 }

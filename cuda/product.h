@@ -186,7 +186,7 @@ struct Multiplier {
             wanted.x =
                 Ahead::of<T>(a.x.at(next_m.first, next_k.first), next_m.size, next_k.size, turns * count);
         if (packs) strips_of(x, m.size, k.size);
-        T edge[tile_rows * panel<T>];
+        T edge[tile_rows * panel<T>] = {};  // what is beside the columns may not slow down sums
         for (int64_t q = 0; q < count; ++q) {
             const auto columns = [&](int64_t p) {
                 return n.size - p * width < width ? n.size - p * width : width;
