@@ -19,6 +19,7 @@ struct Neural {
     void (*attend)(const Attention<T>&, const Head<T>*, int64_t count, T* memory);
     void (*attend_back)(const Attention<T>&, const Head<T>*, int64_t count, T* memory);
     void (*sum_exp)(const Scores<T>&, uint64_t begin, uint64_t end);
+    void (*sum_low)(const Scores<T>&, uint64_t begin, uint64_t end);
     void (*scores_back)(const Scores<T>&, uint64_t begin, uint64_t end);
     void (*add_rows)(T* out, const int64_t* rows, const T* values, int64_t count, int64_t n, uint64_t begin,
                      uint64_t end);
@@ -85,6 +86,7 @@ constexpr Neural<T> make_neural() {
             sum_exp_rows<T>,
             scores_back_rows<T>,
             add_rows<T>,
+            sum_low_rows<T>,
             Workspace<T>::need,
             sum_rows<T>,
             bias_gelu_rows<T>,

@@ -5,7 +5,6 @@
 #include <pybind11/stl.h>
 
 #include <map>
-#include <new>
 #include <optional>
 #include <tuple>
 
@@ -73,40 +72,46 @@ void need_rows(const py::array& x, std::initializer_list<const py::array*> rows)
 bool is_index(const py::array& array) { return array.dtype().kind() == 'i' && array.itemsize() == 8; }
 
 template <class T>
-void run_scores_as(py::array& out, const py::array& x, const py::array& top, const Maybe& labels,
-                   const Maybe& g, double even, double hit) {
-    const Scores<T> scores{int64_t(x.shape(1)),
-                           static_cast<const T*>(x.data()),
-                           static_cast<const T*>(top.data()),
-                           data_of<T>(g),
-                           data_of<int64_t>(labels),
-                           T(even),
-                           T(hit),
-                           static_cast<T*>(out.mutable_data())};
-    const Neural<T>& use = neural<T>();
+void run_scores_as(py::array& out, const Scores<T>& given,
+                   void (*Neural<T>::*f)(const Scores<T>&, uint64_t, uint64_t), const py::array& x,
+                   const py::array& top) {
+    Scores<T> scores = given;
+    scores.n = int64_t(x.shape(1));
+    scores.x = data_of<T>(x), scores.top = data_of<T>(top), scores.out = static_cast<T*>(out.mutable_data());
+    const auto run = neural<T>().*f;
     const uint64_t rows = uint64_t(x.shape(0));
     py::gil_scoped_release release;
     parallel(rows, uint64_t(std::max<int64_t>(1, (1 << 15) / std::max<int64_t>(1, scores.n))),
-             [&](uint64_t begin, uint64_t end) { (g ? use.scores_back : use.sum_exp)(scores, begin, end); });
+             [&](uint64_t begin, uint64_t end) { run(scores, begin, end); });
 }
 
-void run_scores(py::array out, const py::array& x, const py::array& top, const Maybe& labels, const Maybe& g,
-                double even, double hit) {
-    Arrays all{x, top};
-    if (g) all.push_back(*g);
-    const bool wide = is_wide(out, all);
-    need(bool(labels) == bool(g), "labels go with g");
-    need_rows(x, {&top});
-    if (g) {
-        need_rows(x, {&*labels, &*g});
-        need(is_index(*labels), "labels are int64");
-        need(out.ndim() == 2 && out.size() == x.size() && out.shape(0) == x.shape(0),
-             "the output has another size");
-        need(out.flags() & py::array::c_style, "expected a C-contiguous output");
-    } else {
-        need_rows(x, {&out});
-    }
-    (wide ? run_scores_as<double> : run_scores_as<float>)(out, x, top, labels, g, even, hit);
+template <class T>
+void run_sums_as(py::array& out, const py::array& x, const py::array& top, bool powers) {
+    run_scores_as<T>(out, {}, powers ? &Neural<T>::sum_exp : &Neural<T>::sum_low, x, top);
+}
+void run_sums(py::array out, const py::array& x, const py::array& top, bool powers) {
+    const bool wide = is_wide(out, {x, top});
+    need_rows(x, {&top, &out});
+    (wide ? run_sums_as<double> : run_sums_as<float>)(out, x, top, powers);
+}
+
+template <class T>
+void run_scores_back_as(py::array& out, const py::array& x, const py::array& top, const py::array& part,
+                        const py::array& labels, const py::array& g, double even, double hit) {
+    Scores<T> scores{};
+    scores.part = data_of<T>(part), scores.g = data_of<T>(g), scores.labels = data_of<int64_t>(labels);
+    scores.even = T(even), scores.hit = T(hit);
+    run_scores_as<T>(out, scores, &Neural<T>::scores_back, x, top);
+}
+void run_scores_back(py::array out, const py::array& x, const py::array& top, const py::array& part,
+                     const py::array& labels, const py::array& g, double even, double hit) {
+    const bool wide = is_wide(out, {x, top, part, g});
+    need_rows(x, {&top, &part, &labels, &g});
+    need(is_index(labels), "labels are int64");
+    need(out.ndim() == 2 && out.size() == x.size() && out.shape(0) == x.shape(0),
+         "the output has another size");
+    need(out.flags() & py::array::c_style, "expected a C-contiguous output");
+    (wide ? run_scores_back_as<double> : run_scores_back_as<float>)(out, x, top, part, labels, g, even, hit);
 }
 
 template <class T>
@@ -155,16 +160,6 @@ struct Operands {
     const Maybe &mask, &limits, &g, &out, &q_slope, &k_slope, &v_slope;
     const Kept* kept;
     const int64_t* numbers;  // of heads, where weights are dropped
-};
-
-// Memory from a cache line's start on.
-template <class T>
-struct Room {
-    T* const data;
-    explicit Room(int64_t n)
-        : data(static_cast<T*>(::operator new(size_t(n) * sizeof(T), std::align_val_t(64)))) {}
-    ~Room() { ::operator delete(data, std::align_val_t(64)); }
-    Room(const Room&) = delete;
 };
 
 template <class T>
@@ -297,9 +292,11 @@ void bind_neural(py::module_& m) {
     m.def("activate", &run_activation, py::arg("out"), py::arg("name"), py::arg("inputs"),
           py::arg("numbers") = std::vector<double>{},
           "out = an activation of the inputs, or g times its slope.");
-    m.def("scores", &run_scores, py::arg("out"), py::arg("x"), py::arg("top"), py::arg("labels"),
-          py::arg("g"), py::arg("even"), py::arg("hit"),
-          "The sum of exp(x - top) for each row; with g and labels the gradient of cross-entropy.");
+    m.def("sum_scores", &run_sums, py::arg("out"), py::arg("x"), py::arg("top"), py::arg("powers"),
+          "The sum of exp(x - top) for each row, or of x - top.");
+    m.def("scores_back", &run_scores_back, py::arg("out"), py::arg("x"), py::arg("top"), py::arg("part"),
+          py::arg("labels"), py::arg("g"), py::arg("even"), py::arg("hit"),
+          "The gradient of cross-entropy: g (part exp(x - top) - even - hit at the label).");
     m.def("add_rows", &run_add_rows, py::arg("out"), py::arg("rows"), py::arg("values"),
           "out[rows[i]] += values[i], one after another.");
     m.def("attend", &run_attention, py::arg("q"), py::arg("k"), py::arg("v"), py::arg("mask"),

@@ -11,6 +11,7 @@
 #include <exception>
 #include <functional>
 #include <mutex>
+#include <new>
 #include <system_error>
 #include <thread>
 #include <vector>
@@ -107,5 +108,15 @@ void parallel(uint64_t size, uint64_t grain, const Body& body) {
     if (pieces == 1) return body(uint64_t(0), size);
     Helpers::here().run(pieces, [&](uint64_t i) { body(edge(i), edge(i + 1)); });
 }
+
+// Memory from a cache line's start on.
+template <class T>
+struct Room {
+    T* const data;
+    explicit Room(int64_t n)
+        : data(static_cast<T*>(::operator new(size_t(n) * sizeof(T), std::align_val_t(64)))) {}
+    ~Room() { ::operator delete(data, std::align_val_t(64)); }
+    Room(const Room&) = delete;
+};
 
 }  // namespace spmdx

@@ -132,21 +132,21 @@ SPMDX_FN void sum_exp(int64_t n, int64_t rows, const T* x, const Computed<T>* to
     });
 }
 
-// g (exp(x - total) - even - share where i is the label): the gradient of cross-entropy.
+// g (part exp(x - top) - even - share where i is the label): the gradient of cross-entropy.
 template <class T, int pack, class C>
-SPMDX_FN void cross_back(int64_t n, int64_t rows, C even, C share, const T* x, const C* totals, const C* g,
-                         const int64_t* labels, T* out) {
+SPMDX_FN void cross_back(int64_t n, int64_t rows, C even, C share, const T* x, const C* tops, const C* parts,
+                         const C* g, const int64_t* labels, T* out) {
     over_rows(rows, [&](int64_t row) {
         Row<T, pack, 0> in;
         in.begin(x + row * n, n);
-        const C total = totals[row], by = g[row];
+        const C top = tops[row], part = parts[row], by = g[row];
         const int64_t label = labels[row];
         over<pack, 0>(n, [&](int64_t i, int at) {
             in.need(i, at);
             Pack<T, pack> result;
             SPMDX_UNROLL for (int v = 0; v < pack; ++v) {
                 const C share_here = i + v == label ? even + share : even;
-                result.v[v] = narrow_to(by * (spmdx::exp(in.value[at + v] - total) - share_here), T());
+                result.v[v] = narrow_to(by * (spmdx::exp(in.value[at + v] - top) * part - share_here), T());
             }
             store<pack>(out + row * n + i, result);
         });
@@ -300,15 +300,15 @@ SPMDX_ROWS(held, pack_of<T>, 4)
 SPMDX_ROWS(long, pack_of<T>, 0)
 SPMDX_ROWS(any, 1, 0)
 
-#define SPMDX_LOSS(way, pack)                                                                             \
-    extern "C" __global__ void __launch_bounds__(512)                                                     \
-        sum_exp_##way(int64_t n, int64_t rows, const T* x, const C* tops, C* out) {                       \
-        sum_exp<T, pack>(n, rows, x, tops, out);                                                          \
-    }                                                                                                     \
-    extern "C" __global__ void __launch_bounds__(512)                                                     \
-        cross_back_##way(int64_t n, int64_t rows, double even, double share, const T* x, const C* totals, \
-                         const C* g, const int64_t* labels, T* out) {                                     \
-        cross_back<T, pack>(n, rows, C(even), C(share), x, totals, g, labels, out);                       \
+#define SPMDX_LOSS(way, pack)                                                                           \
+    extern "C" __global__ void __launch_bounds__(512)                                                   \
+        sum_exp_##way(int64_t n, int64_t rows, const T* x, const C* tops, C* out) {                     \
+        sum_exp<T, pack>(n, rows, x, tops, out);                                                        \
+    }                                                                                                   \
+    extern "C" __global__ void __launch_bounds__(512)                                                   \
+        cross_back_##way(int64_t n, int64_t rows, double even, double share, const T* x, const C* tops, \
+                         const C* parts, const C* g, const int64_t* labels, T* out) {                   \
+        cross_back<T, pack>(n, rows, C(even), C(share), x, tops, parts, g, labels, out);                \
     }
 SPMDX_LOSS(long, pack_of<T>)
 SPMDX_LOSS(any, 1)

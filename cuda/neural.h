@@ -36,12 +36,12 @@ struct Norm {
     T* out;
 };
 
-// Rows of scores of n classes, and what cross-entropy makes of them. A label that is not of 0 .. n - 1 is
-// elsewhere.
+// Rows of scores of n classes, and what cross-entropy makes of them: of each row the greatest score, and 1
+// over the sum of powers. A label that is not of 0 .. n - 1 is elsewhere.
 template <class T>
 struct Scores {
     int64_t n;
-    const T *x, *top, *g;
+    const T *x, *top, *part, *g;
     const int64_t* labels;
     T even, hit;
     T* out;
@@ -166,16 +166,27 @@ inline void sum_exp_rows(const Scores<T>& scores, uint64_t begin, uint64_t end) 
     }
 }
 
-// g (exp(x - top) - even), and at the row's label g times that less `hit`.
+// The sum of x - top of each row.
+template <class T>
+inline void sum_low_rows(const Scores<T>& scores, uint64_t begin, uint64_t end) {
+    for (uint64_t row = begin; row < end; ++row) {
+        const T *const x = scores.x + row * uint64_t(scores.n), top = scores.top[row];
+        scores.out[row] = ordered_sum<T>(scores.n, [&](int64_t i) { return x[i] - top; });
+    }
+}
+
+// g (part exp(x - top) - even), and at the row's label g times that less `hit`. (The logarithm of the sum and
+// `top` in one number would have the ulp of the scores, and the powers that error.)
 template <class T>
 inline void scores_back_rows(const Scores<T>& scores, uint64_t begin, uint64_t end) {
     const int64_t n = scores.n;
     for (uint64_t row = begin; row < end; ++row) {
-        const T *const x = scores.x + row * uint64_t(n), top = scores.top[row], g = scores.g[row];
+        const T *const x = scores.x + row * uint64_t(n), top = scores.top[row], part = scores.part[row],
+                       g = scores.g[row];
         T* const out = scores.out + row * uint64_t(n);
-        SPMDX_FOR (int64_t i = 0; i < n; ++i) out[i] = (exp(x[i] - top) - scores.even) * g;
+        SPMDX_FOR (int64_t i = 0; i < n; ++i) out[i] = (exp(x[i] - top) * part - scores.even) * g;
         const int64_t label = scores.labels[row];
-        if (label >= 0 && label < n) out[label] = (exp(x[label] - top) - scores.even - scores.hit) * g;
+        if (label >= 0 && label < n) out[label] = (exp(x[label] - top) * part - scores.even - scores.hit) * g;
     }
 }
 

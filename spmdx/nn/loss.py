@@ -9,7 +9,7 @@ from spmdx.autodiff import vjp
 from spmdx.dtypes import NARROW, float32
 from spmdx.errors import ArgumentError, DtypeError, ShapeError
 from spmdx.ops import elementwise as e
-from spmdx.ops.likelihood import _cross_entropy_back, _from_zero, _sum_exp
+from spmdx.ops.likelihood import _cross_entropy_back, _from_zero, _sum_exp, _sum_low
 from spmdx.ops.moments import logsumexp
 from spmdx.ops.neural import settled, settled_together
 from spmdx.ops.place import arrays
@@ -50,45 +50,52 @@ def cross_entropy(logits: Array, labels: Any, *, smoothing: float = 0.0) -> Arra
     return found
 
 
-def _loss(x: Array, total: Array, labels: Array, smoothing: float) -> Array:
-    return total - _target(x, labels, smoothing, total.dtype)
-
-
-def _target(x: Array, labels: Array, smoothing: float, kind: Any) -> Array:
-    """The logits that the labels pick; smoothed, mixed with the mean of all."""
+def _picked(x: Array, labels: Array, kind: Any) -> Array:
     picked: Array = sum(take_along_axis(x, labels[..., None], -1), -1).astype(kind)
+    return picked
+
+
+def _loss(x: Array, total: Array, labels: Array, smoothing: float) -> Array:
+    picked = _picked(x, labels, total.dtype)
     if not smoothing:
-        return picked
-    even: Array = sum(x, -1, kind) / x.shape[-1]
-    return picked * (1 - smoothing) + even * smoothing
+        return total - picked
+    even: Array = sum(x, -1, total.dtype) / x.shape[-1]
+    return total - (picked * (1 - smoothing) + even * smoothing)
 
 
-def _loss_and_total(x: Array, labels: Array, smoothing: float) -> tuple[Array, Array]:
-    """The loss, and log(sum(exp(x))) over the classes, for a gradient that is known."""
+def _loss_and_sums(x: Array, labels: Array, smoothing: float) -> tuple[Array, Array, Array]:
+    """The loss; and for a gradient that is known the greatest of the scores, and the sum of exp(x - that).
+
+    The logarithm of that sum and the greatest are never added: a number of both would have the scores' ulp.
+    """
     kind = float32 if x.dtype in NARROW else x.dtype
     top = settled(max(x, -1)).astype(kind)
     top = e.where(e.isfinite(top), top, 0)
-    sums, target = settled_together(_sum_exp(x, top), _target(x, labels, smoothing, kind))
-    rest: Array = e.log(sums)
-    return rest + (top - target), rest + top  # the difference first: their sum has the scores' ulp
+    parts = [_sum_exp(x, top), _picked(x, labels, kind)]
+    if not smoothing:
+        sums, picked = settled_together(*parts)
+        return e.log(sums) + (top - picked), top, sums
+    sums, picked, low = settled_together(*parts, _sum_low(x, top))
+    target = (picked - top) * (1 - smoothing) + low * (smoothing / x.shape[-1])
+    return e.log(sums) - target, top, sums
 
 
 @custom_vjp
 def _cross_entropy(x: Array, labels: Array, smoothing: float) -> Array:
-    return _loss_and_total(x, labels, smoothing)[0]
+    return _loss_and_sums(x, labels, smoothing)[0]
 
 
 def _forward(x: Array, labels: Array, smoothing: float) -> Any:
-    loss, total = _loss_and_total(x, labels, smoothing)
-    return loss, (x, total, labels, smoothing)
+    loss, top, sums = _loss_and_sums(x, labels, smoothing)
+    return loss, (x, top, sums, labels, smoothing)
 
 
 def _backward(kept: Any, g: Array) -> Any:
-    x, total, labels, smoothing = kept
+    x, top, sums, labels, smoothing = kept
     if recording():
-        _, back = vjp(lambda x: _loss(x, logsumexp(x.astype(total.dtype), -1), labels, smoothing), x)
+        _, back = vjp(lambda x: _loss(x, logsumexp(x.astype(top.dtype), -1), labels, smoothing), x)
         return *back(g), None, None
-    return _cross_entropy_back(settled(g), x, total, labels, smoothing, x.shape[-1]), None, None
+    return _cross_entropy_back(settled(g), x, top, sums, labels, smoothing, x.shape[-1]), None, None
 
 
 _cross_entropy.defvjp(_forward, _backward)

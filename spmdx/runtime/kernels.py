@@ -49,7 +49,6 @@ try:
         reads,
         rotate,
         say_ended,
-        scores,
         set_instruction_set,
         set_threads,
         short_way,

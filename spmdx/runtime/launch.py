@@ -254,9 +254,9 @@ class Launcher:
         """The sum of exp(x - top) of every row."""
         self.rows("sum_exp", x, (), (x, tops, out), False)
 
-    def cross_back(self, out: Any, x: Any, totals: Any, g: Any, labels: Any, even: float, share: float) -> None:
-        """g (exp(x - total) - even - share at the label)."""
-        self.rows("cross_back", x, (out,), (F64(even), F64(share), x, totals, g, labels, out), False)
+    def cross_back(self, out: Any, x: Any, tops: Any, parts: Any, g: Any, labels: Any, even: Any, share: Any) -> None:
+        """g (part exp(x - top) - even - share at the label)."""
+        self.rows("cross_back", x, (out,), (F64(even), F64(share), x, tops, parts, g, labels, out), False)
 
     def rotate(self, out: Any, x: Any, cos: Any, sin: Any, neighbours: bool) -> None:
         """Pairs along the last dimension of x [..., t, heads, d] turned by angles [..., t, d / 2]."""

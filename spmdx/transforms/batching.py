@@ -103,7 +103,7 @@ FROM_THE_END = {"tril", "triu", "attend", "attend_rows_back", "attend_columns_ba
 
 # Operations whose bodies take operands that broadcast only as their own callers make them.
 ALIKE = {
-    *("mix", "mix_square", "adam_step", "norm_back", "sum_exp", "rotate"),
+    *("mix", "mix_square", "adam_step", "norm_back", "sum_exp", "sum_low", "rotate"),
     *("attend", "attend_rows_back", "attend_columns_back", "cross_entropy_back"),
 }
 

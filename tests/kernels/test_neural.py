@@ -176,13 +176,14 @@ def test_passed(dtype: Any) -> None:
 def test_scores(shape: tuple[int, int], dtype: Any) -> None:
     """Sums of powers, and the gradient of cross-entropy; labels may be of other ranks' classes. Exact: any set."""
     rows, n = shape
-    x, top, g = RANDOM.normal(0, 3, shape).astype(dtype), RANDOM.normal(0, 1, rows), RANDOM.normal(0, 1, rows)
-    top, g, labels = top.astype(dtype), g.astype(dtype), RANDOM.integers(-1, n + 1, rows)
+    x, labels = RANDOM.normal(0, 3, shape).astype(dtype), RANDOM.integers(-1, n + 1, rows)
+    top, part, g = (RANDOM.normal(0, 1, rows).astype(dtype) for _ in range(3))
 
     def run() -> list[Any]:
-        outs = [np.empty(rows, dtype), np.empty(shape, dtype)]
-        kernels.scores(outs[0], x, top, None, None, 0.0, 0.0)
-        kernels.scores(outs[1], x, top, labels, g, 0.25, 0.75)
+        outs = [np.empty(rows, dtype), np.empty(shape, dtype), np.empty(rows, dtype)]
+        BUILD.sum_scores(outs[0], x, top, True)
+        BUILD.scores_back(outs[1], x, top, part, labels, g, 0.25, 0.75)
+        BUILD.sum_scores(outs[2], x, top, False)
         return outs
 
     found = on_every_set(run)
@@ -191,7 +192,8 @@ def test_scores(shape: tuple[int, int], dtype: Any) -> None:
     powers = np.exp(x.astype(np.float64) - top[:, None])
     target = 0.25 + 0.75 * (np.arange(n) == labels[:, None])
     close(found[0][0], powers.sum(1), 20 * BOUND[dtype])
-    close(found[0][1], (powers - target) * g[:, None], 20 * BOUND[dtype])
+    close(found[0][1], (powers * part[:, None] - target) * g[:, None], 20 * BOUND[dtype])
+    close(found[0][2], (x - top.astype(np.float64)[:, None]).sum(1), 20 * BOUND[dtype])
 
 
 @pytest.mark.parametrize("dtype", BOUND)
@@ -295,9 +297,9 @@ def test_arrays_that_do_not_fit() -> None:
     with pytest.raises(ValueError, match="as long as the values"):
         kernels.add_rows(np.zeros((2, 5)), rows, x)
     with pytest.raises(ValueError, match="a number for each row"):
-        kernels.scores(np.zeros(2), x, np.zeros(3), None, None, 0.0, 0.0)
-    with pytest.raises(ValueError, match="labels go with g"):
-        kernels.scores(np.zeros(3), x, np.zeros(3), rows, None, 0.0, 0.0)
+        BUILD.sum_scores(np.zeros(2), x, np.zeros(3), True)
+    with pytest.raises(ValueError, match="labels are int64"):
+        BUILD.scores_back(x.copy(), x, *[np.zeros(3)] * 4, 0.0, 0.0)
 
 
 def normal(x: Any, eps: float, centered: bool) -> tuple[Any, Any]:

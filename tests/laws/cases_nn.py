@@ -146,14 +146,18 @@ CASES += [
     Case("sum_exp", likelihood._sum_exp, lambda x, t: np.exp(x - t[..., None]).sum(-1), (logits, values(5)), CLOSE),
     Case("sum_exp", likelihood._sum_exp, lambda x, t: np.exp(x).sum(-1), (values(3, 0), values(3)), CLOSE),
     Case("sum_exp", likelihood._sum_exp, lambda x, t: t, (values(0, 3), values(0)), CLOSE),
+    Case("sum_low", likelihood._sum_low, lambda x, t: (x - t[..., None]).sum(-1), (logits, values(5)), CLOSE),
+    Case("sum_low", likelihood._sum_low, lambda x, t: 0 * t, (values(3, 0), values(3)), CLOSE),
 ]
 for smooth in (0.0, 0.25):
     CASES.append(
         Case(
             "cross_entropy_back",
-            lambda g, x, t, i, s=smooth: likelihood._cross_entropy_back(g, x, t, i, s, 7),
-            lambda g, x, t, i, s=smooth: g[:, None] * (np.exp(x - t[:, None]) - (1 - s) * np.eye(7)[i] - s / 7),
-            (values(5), logits, np.log(np.exp(logits).sum(-1)), labels),
+            lambda g, x, t, z, i, s=smooth: likelihood._cross_entropy_back(g, x, t, z, i, s, 7),
+            lambda g, x, t, z, i, s=smooth: (
+                g[:, None] * (np.exp(x - t[:, None]) / z[:, None] - (1 - s) * np.eye(7)[i] - s / 7)
+            ),
+            (values(5), logits, values(5), np.exp(logits).sum(-1), labels),
             CLOSE,
         )
     )

@@ -81,6 +81,21 @@ def test_great_scores_leave_their_differences() -> None:
         assert abs(nn.cross_entropy(great, np.array([1])).numpy() + logs[0, 1]) < 1e-6
 
 
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_great_scores_leave_their_digits(smoothing: float) -> None:
+    """Of scores around a thousand the loss and its gradient are as close to float64's as those of small scores are."""
+    x = (1000 + np.random.default_rng(3).normal(size=(40, 33))).astype(np.float32)
+    labels = np.arange(40) % 33
+    wide = sx.asarray(x.astype(np.float64))
+    want, slopes = sx.value_and_grad(lambda x: nn.cross_entropy(x, labels, smoothing=smoothing).sum())(wide)
+    mesh = sx.make_mesh({"a": 3}, device="sim")
+    for placement in ({}, {"a": sx.Shard(1)}):
+        given = sx.asarray(x, mesh=mesh, placement=placement)
+        loss, g = sx.value_and_grad(lambda x: nn.cross_entropy(x, labels, smoothing=smoothing).sum())(given)
+        assert abs(loss.numpy() / want.numpy() - 1) < 1e-6
+        assert np.abs(g.numpy() - slopes.numpy()).max() < 3e-7
+
+
 def test_half_width_counts_in_float32() -> None:
     x = put(LOGITS).astype(sx.bfloat16)
     loss = nn.cross_entropy(x, LABELS)
