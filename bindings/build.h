@@ -35,6 +35,8 @@ struct Neural {
                           uint64_t end);
     void (*softmax)(const Softmax<T>&, uint64_t begin, uint64_t end);
     void (*softmax_back)(const Softmax<T>&, uint64_t begin, uint64_t end);
+    void (*softmax_columns)(const Softmax<T>&, uint64_t begin, uint64_t end, T* room);
+    Parts (*softmax_parts)(const Softmax<T>&);
     void (*multiply)(const Multiplied<T>&,
                      T* memory);  // null: sums that multiply and add at once are slow here
     int64_t multiply_room;
@@ -84,9 +86,9 @@ constexpr Neural<T> make_neural() {
             attend<T>,
             attend_back<T>,
             sum_exp_rows<T>,
+            sum_low_rows<T>,
             scores_back_rows<T>,
             add_rows<T>,
-            sum_low_rows<T>,
             Workspace<T>::need,
             sum_rows<T>,
             bias_gelu_rows<T>,
@@ -98,6 +100,8 @@ constexpr Neural<T> make_neural() {
             add_norm_rows_back<T>,
             softmax_rows<T>,
             softmax_rows_back<T>,
+            softmax_columns<T>,
+            softmax_parts<T>,
             register_bytes > 16 ? multiply<T> : nullptr,
             multiply_room<T>};
 }

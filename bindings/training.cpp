@@ -49,21 +49,31 @@ void run_norm_back(Maybe out, Maybe to_scale, Maybe to_bias, const py::array& x,
 }
 
 template <class T>
-void run_softmax_as(Maybe& out, const py::array& x, const Maybe& g, bool logarithm) {
+void run_softmax_as(Maybe& out, const py::array& x, const Maybe& g, bool logarithm, int64_t inner) {
     const Size size = size_of(x);
-    const Softmax<T> rows{size.n, logarithm, data_of<T>(x), data_of<T>(g), room_of<T>(out)};
+    const Softmax<T> of{size.n / inner, logarithm, data_of<T>(x), data_of<T>(g), room_of<T>(out), inner};
     const Neural<T>& use = neural<T>();
-    const auto run = g ? use.softmax_back : use.softmax;
+    const auto rows = g ? use.softmax_back : use.softmax;
     py::gil_scoped_release release;
-    parallel(size.rows, grain(size.n), [&](uint64_t begin, uint64_t end) { run(rows, begin, end); });
+    if (inner == 1 || !of.n)
+        return parallel(size.rows, grain(of.n), [&](uint64_t begin, uint64_t end) { rows(of, begin, end); });
+    const Parts parts = use.softmax_parts(of);
+    parallel(size.rows * uint64_t(parts.each), grain(size.n / parts.each), [&](uint64_t begin, uint64_t end) {
+        const Room<T> room(parts.room);
+        use.softmax_columns(of, begin, end, room.data);
+    });
 }
-void run_softmax(Maybe out, const py::array& x, bool logarithm) {
+void run_softmax(Maybe out, const py::array& x, bool logarithm, int64_t inner) {
     need(bool(out), "no output");
-    (check_rows(x, {&out}, {}) ? run_softmax_as<double> : run_softmax_as<float>)(out, x, {}, logarithm);
+    const bool wide = check_rows(x, {&out}, {});
+    need(inner > 0 && size_of(x).n % inner == 0, "rows are no whole number of columns");
+    (wide ? run_softmax_as<double> : run_softmax_as<float>)(out, x, {}, logarithm, inner);
 }
-void run_softmax_back(Maybe out, const py::array& y, const Maybe& g, bool logarithm) {
+void run_softmax_back(Maybe out, const py::array& y, const Maybe& g, bool logarithm, int64_t inner) {
     need(out && g, "an operand is missing");
-    (check_rows(y, {&out, &g}, {}) ? run_softmax_as<double> : run_softmax_as<float>)(out, y, g, logarithm);
+    const bool wide = check_rows(y, {&out, &g}, {});
+    need(inner > 0 && size_of(y).n % inner == 0, "rows are no whole number of columns");
+    (wide ? run_softmax_as<double> : run_softmax_as<float>)(out, y, g, logarithm, inner);
 }
 
 template <class T>
@@ -211,10 +221,10 @@ void bind_training(py::module_& m) {
     m.def("norm_back", &run_norm_back, py::arg("out"), py::arg("to_scale"), py::arg("to_bias"), py::arg("x"),
           py::arg("scale"), py::arg("g"), py::arg("eps"), py::arg("centered"),
           "The gradients of norm with respect to x, scale and bias: those that are given.");
-    m.def("softmax", &run_softmax, py::arg("out"), py::arg("x"), py::arg("logarithm"),
-          "Softmax over the last dimension, or its logarithm.");
+    m.def("softmax", &run_softmax, py::arg("out"), py::arg("x"), py::arg("logarithm"), py::arg("inner") = 1,
+          "Softmax over the last dimension, or its logarithm; of `inner` columns, if rows are of such.");
     m.def("softmax_back", &run_softmax_back, py::arg("out"), py::arg("y"), py::arg("g"), py::arg("logarithm"),
-          "The gradient of softmax, or of its logarithm, which has given y.");
+          py::arg("inner") = 1, "The gradient of softmax, or of its logarithm, which has given y.");
     m.def("sum_rows", &run_sum_rows, py::arg("out"), py::arg("x"),
           "The sum over all dimensions but the last.");
     m.def("bias_gelu", &run_bias_gelu, py::arg("out"), py::arg("x"), py::arg("bias"), py::arg("g"),

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "activation.h"
-#include "scalar.h"
+#include "lanes.h"
 #include "training.h"
 
 namespace spmdx {
@@ -86,18 +86,22 @@ inline void activate(Activation which, bool wide, void* out, const void* const* 
     activate_as<float>(which, out, in, numbers, begin, end);
 }
 
-// A sum of `count` terms in an order that does not depend on the instruction set: 16 sums side by side.
+// A sum of `count` terms in an order that does not depend on the instruction set: 16 sums side by side, and
+// their sums over stretches of the row in float64.
 template <class T, class F>
 SPMDX_FN T ordered_sum(int64_t count, const F& term) {
-    constexpr int64_t side = 16;
-    T sums[side] = {};
-    int64_t i = 0;
-    for (; i + side <= count; i += side)
-        SPMDX_FOR (int64_t j = 0; j < side; ++j) sums[j] += term(i + j);
-    for (int64_t j = 0; i < count; ++i, ++j) sums[j] += term(i);
-    for (int64_t half = side / 2; half; half /= 2)
-        for (int64_t j = 0; j < half; ++j) sums[j] += sums[j + half];
-    return sums[0];
+    double total = 0;
+    for (int64_t i = 0; i < count;) {
+        const int64_t stop = count - i < stretch ? count : i + stretch;
+        T sums[side] = {};
+        for (; i + side <= stop; i += side)
+            SPMDX_FOR (int64_t j = 0; j < side; ++j) sums[j] += term(i + j);
+        for (int64_t j = 0; i < stop; ++i, ++j) sums[j] += term(i);
+        for (int64_t half = side / 2; half; half /= 2)
+            for (int64_t j = 0; j < half; ++j) sums[j] += sums[j + half];
+        total += double(sums[0]);
+    }
+    return T(total);
 }
 
 // What a row is shifted and multiplied by so that its mean is 0 (if centered) and its mean square 1.

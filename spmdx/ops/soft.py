@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from typing import Any
 
@@ -21,19 +22,33 @@ from spmdx.runtime import kernels, memory
 from spmdx.tape import plain, recording
 
 WHOLE = "only where the dimension is whole; a divided one is made of reductions, not gathered"
+FEW = 16  # of fewer columns beside each other the kernel would not fill a register
 
 
 def _by_kernel(xp: Any, blocks: tuple[Any, ...], axis: int) -> bool:
-    """True where a kernel takes these: rows of one dtype, and of an array that is not empty."""
-    last = axis == blocks[0].ndim - 1 and len({b.dtype for b in blocks}) == 1
-    return last and bool(blocks[0].size) and (xp is not np or blocks[0].dtype.char in "fd")
+    """True where a kernel takes these: of one dtype, and not empty; on a GPU along the last dimension."""
+    return (
+        bool(blocks[0].size)
+        and len({b.dtype for b in blocks}) == 1
+        and (blocks[0].dtype.char in "fd" if xp is np else axis == blocks[0].ndim - 1)
+    )
 
 
-def _of_rows(xp: Any, blocks: tuple[Any, ...], logarithm: bool) -> Any:
-    """Softmax of a block's rows, or its logarithm; of two blocks, that and g, the gradient."""
+def _of_lanes(xp: Any, blocks: tuple[Any, ...], axis: int, logarithm: bool) -> Any:
+    """Softmax of a block along a dimension, or its logarithm; of two blocks, that and g, the gradient."""
+    shape, last = blocks[0].shape, blocks[0].ndim - 1
+    inner = 1 if axis == last else math.prod(shape[axis + 1 :])  # so far apart the elements lie
+    if inner > 1 and blocks[0].size < FEW * shape[axis]:
+        turned = tuple(np.moveaxis(b, axis, last) for b in blocks)
+        return np.ascontiguousarray(np.moveaxis(_of_lanes(np, turned, last, logarithm), last, axis))
     blocks = tuple(xp.ascontiguousarray(b) for b in blocks)
-    out, build = memory.empty(blocks[0].shape, blocks[0].dtype, xp), kernels.of(xp).build
-    (build.softmax if len(blocks) == 1 else build.softmax_back)(out, *blocks, logarithm)
+    out, build = memory.empty(shape, blocks[0].dtype, xp), kernels.of(xp).build
+    run = build.softmax if len(blocks) == 1 else build.softmax_back
+    if axis == last:
+        run(out, *blocks, logarithm)
+    else:
+        flat = [a.reshape(-1, shape[axis] * inner) for a in (out, *blocks)]
+        run(*flat, logarithm, inner)
     return out
 
 
@@ -43,7 +58,7 @@ def _softmax(xp: Any, x: Any, axis: int) -> Any:
     if not x.size:
         return x
     if _by_kernel(xp, (x,), axis):
-        return _of_rows(xp, (x,), False)
+        return _of_lanes(xp, (x,), axis, False)
     powers = xp.exp(x - xp.maximum.reduce(x, axis, None, None, True))
     powers /= xp.add.reduce(powers, axis, None, None, True)
     return powers
@@ -55,7 +70,7 @@ def _log_softmax(xp: Any, x: Any, axis: int) -> Any:
     if not x.size:
         return x
     if _by_kernel(xp, (x,), axis):
-        return _of_rows(xp, (x,), True)
+        return _of_lanes(xp, (x,), axis, True)
     low = x - xp.maximum.reduce(x, axis, None, None, True)
     return low - xp.log(xp.add.reduce(xp.exp(low), axis, None, None, True))
 
@@ -69,7 +84,7 @@ def _along_both(out: tuple[int, ...], g: tuple[int, ...], axis: int) -> str:
 def _softmax_back(xp: Any, out: Any, g: Any, axis: int) -> Any:
     """The gradient of softmax, which has given ``out``, along a dimension that is whole."""
     if _by_kernel(xp, (out, g), axis):
-        return _of_rows(xp, (out, g), False)
+        return _of_lanes(xp, (out, g), axis, False)
     return out * (g - xp.add.reduce(g * out, axis, None, None, True))
 
 
@@ -77,7 +92,7 @@ def _softmax_back(xp: Any, out: Any, g: Any, axis: int) -> Any:
 def _log_softmax_back(xp: Any, out: Any, g: Any, axis: int) -> Any:
     """The gradient of log_softmax, which has given ``out``, along a dimension that is whole."""
     if _by_kernel(xp, (out, g), axis):
-        return _of_rows(xp, (out, g), True)
+        return _of_lanes(xp, (out, g), axis, True)
     return g - xp.exp(out) * xp.add.reduce(g, axis, None, None, True)
 
 
@@ -120,6 +135,7 @@ def softmax(x: Any, axis: int = -1) -> Array:
     """exp(x) / sum(exp(x)) along a dimension, without overflow.
 
     Along a divided dimension: two small all-reduces, of the maxima and of the sums. No gather.
+    Where the dimension is whole, on a CPU, a float32 sum is off by less than 70 half ulps, however long.
     """
     x, axis, out = _in_float(x, axis, "softmax")
     if _whole(x, axis):

@@ -243,6 +243,21 @@ void print_neural(const Build& build, const Printer& print, const Neural<T>& neu
             neural.softmax_back({width, logarithm, out.data(), z.data(), back.data()}, 0, rows);
             print("softmax_back", back.data(), size, {double(width), double(logarithm), double(wide)});
         }
+    for (const int64_t inner : {3, 16, 37})
+        for (const bool logarithm : {false, true}) {
+            const int64_t n = 70;
+            const uint64_t matrices = count / uint64_t(n * inner), size = matrices * uint64_t(n * inner);
+            std::vector<T> back(count), room(2 * count + 32 * uint64_t(n));
+            const Softmax<T> of{n, logarithm, x.data(), nullptr, out.data(), inner};
+            const uint64_t parts = matrices * uint64_t(neural.softmax_parts(of).each);
+            neural.softmax_columns(of, 0, parts / 3, room.data());
+            neural.softmax_columns(of, parts / 3, parts, room.data());
+            print("softmax_columns", out.data(), size, {double(inner), double(logarithm), double(wide)});
+            const Softmax<T> of_back{n, logarithm, out.data(), z.data(), back.data(), inner};
+            neural.softmax_columns(of_back, 0, parts, room.data());
+            print("softmax_columns_back", back.data(), size,
+                  {double(inner), double(logarithm), double(wide)});
+        }
     for (const bool neighbours : {false, true}) {
         const Rotation<T> by{3, 7, 5, neighbours, x.data(), y.data(), z.data(), out.data()};
         neural.rotate(by, 0, count / 14);

@@ -226,6 +226,69 @@ def test_softmax(logarithm: bool, shape: tuple[int, int], dtype: Any) -> None:
 
 
 @pytest.mark.parametrize("dtype", BOUND)
+@pytest.mark.parametrize("shape", [(1, 1, 2), (3, 5, 7), (40, 3, 2), (2, 70, 16), (2, 9, 1000), (1, 2100, 33)])
+@pytest.mark.parametrize("logarithm", [False, True])
+def test_softmax_of_columns(logarithm: bool, shape: tuple[int, int, int], dtype: Any) -> None:
+    """And its gradient, over the middle dimension; some are no numbers. Exact: any set, any number of threads."""
+    x, g = RANDOM.normal(0, 5, shape).astype(dtype), RANDOM.normal(0, 1, shape).astype(dtype)
+    x[RANDOM.random(shape) < 0.3] = -1e30
+    x[:, 0] = 3
+    x[-1, -1, 0], x[-1, :, -1] = np.nan, -np.inf
+    flat = (shape[0], -1)
+
+    def run(threads: int = 1) -> list[Any]:
+        outs = [np.full(shape, 9, dtype) for _ in range(2)]
+        kernels.set_threads(threads)
+        try:
+            BUILD.softmax(outs[0].reshape(flat), x.reshape(flat), logarithm, shape[2])
+            BUILD.softmax_back(outs[1].reshape(flat), *(a.reshape(flat) for a in (outs[0], g)), logarithm, shape[2])
+        finally:
+            kernels.set_threads(1)
+        return outs
+
+    found = [*on_every_set(run), run(3)]
+    for other in found[1:]:
+        np.testing.assert_array_equal(other, found[0])
+    with np.errstate(invalid="ignore"):
+        low = x.astype(np.float64) - x.max(1, keepdims=True)
+        powers = np.exp(low)
+        total = powers.sum(1, keepdims=True)
+        want = low - np.log(total) if logarithm else powers / total
+        np.testing.assert_allclose(found[0][0], want, 8 * BOUND[dtype], 8 * BOUND[dtype])
+        y, sums = found[0][0].astype(np.float64), (g if logarithm else g * want).sum(1, keepdims=True, dtype=float)
+        back = g - powers / total * sums if logarithm else y * (g - sums)
+    np.testing.assert_allclose(found[0][1], back, 60 * BOUND[dtype], 60 * BOUND[dtype])
+
+
+@pytest.mark.parametrize("across", [False, True])
+def test_sums_of_long_rows_keep_their_digits(across: bool) -> None:
+    """In float32: off by less than 70 half ulps (cuda/lanes.h), and 5 more of the powers and the result. A few terms
+    are far above the others, whose last digits a sum of them all in one number would lose."""
+    n = 1 << 19
+    x = np.full(n, -9, np.float32)
+    x[:16] = 0
+    want = np.exp(x.astype(np.float64))
+    total = want.sum()
+    u = 2.0**-24
+    rows = np.zeros((2 if across else 1, n), np.float32)
+    rows[:] = x
+    given = np.ascontiguousarray(rows.T).reshape(1, -1) if across else rows
+    out, inner = np.empty_like(given), len(rows)
+    for logarithm in (False, True):
+        BUILD.softmax(out, given, logarithm, inner)
+        found = out.reshape(n, inner).T if across else out
+        off = np.abs(found[:, 0] + np.log(total) if logarithm else found[:, 0] * total - 1)
+        assert off.max() < 75 * u, off.max() / u
+    ones = np.full_like(given, 1 + 2.0**-12)
+    BUILD.softmax_back(out, np.full_like(given, -np.log(n)), ones, True, inner)
+    assert np.abs(out / ones).max() < 75 * u
+    if not across:
+        sums = np.empty(1, np.float32)
+        BUILD.sum_scores(sums, rows, np.zeros(1, np.float32), True)
+        assert abs(sums[0] / total - 1) < 75 * u
+
+
+@pytest.mark.parametrize("dtype", BOUND)
 @pytest.mark.parametrize("n", [1, 3, 16, 37])
 def test_softmax_of_what_is_no_number(n: int, dtype: Any) -> None:
     """NaN all along a row with a NaN, or whose greatest is an infinity: as NumPy's formula has it. Exact: any set."""
@@ -268,6 +331,9 @@ def test_arrays_that_softmax_does_not_take() -> None:
     for out, more in ((np.zeros((3, 5)), ()), (np.zeros((3, 4), "f4"), ()), (x.copy(), (np.zeros(4),)), (None, ())):
         with pytest.raises(ValueError):
             (BUILD.softmax_back if more else BUILD.softmax)(out, x, *more, False)
+    for inner in (0, 3, -4):
+        with pytest.raises(ValueError, match="no whole number of columns"):
+            BUILD.softmax(x.copy(), x, False, inner)
     BUILD.softmax(np.zeros((0, 4)), np.zeros((0, 4)), False)
     BUILD.softmax(np.zeros((4, 0)), np.zeros((4, 0)), True)
 
