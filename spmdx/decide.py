@@ -76,6 +76,15 @@ def default_mesh() -> Mesh:
     return context.get().mesh or Mesh(("world",), (context.world().size,))
 
 
+def asked_mesh(mesh: Any) -> Mesh:
+    """The mesh that a call names; the default mesh where it names none."""
+    if mesh is None:
+        return default_mesh()
+    if not isinstance(mesh, Mesh):
+        raise MeshError(f"mesh={mesh!r} is no mesh.", 'mesh=sx.make_mesh({"data": -1})')
+    return mesh
+
+
 def decide(operation: Operation, operands: tuple[Any, ...], static: Mapping[str, Any], stay: bool = False) -> Entry:
     """Propagate, and bind the body: the entry for a call not seen before. ``stay``: as a plan wants it."""
     mesh = common_mesh(operation.name, [x.spec for x in operands if isinstance(x, Array)])

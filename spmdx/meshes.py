@@ -83,5 +83,8 @@ def _world_ranks(comm: Any) -> list[int]:
 @contextmanager
 def use_mesh(mesh: Mesh) -> Iterator[Mesh]:
     """Make ``mesh`` the default mesh of the code inside."""
+    given: Any = mesh
+    if not isinstance(given, Mesh):
+        raise MeshError(f"use_mesh takes a mesh; got {given!r}.", 'with sx.use_mesh(sx.make_mesh({"data": -1})):')
     with context.use(mesh=mesh):
         yield mesh

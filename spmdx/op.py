@@ -14,7 +14,7 @@ from typing import Any
 
 from spmdx import check, context
 from spmdx.array import Array
-from spmdx.decide import SCALARS, Bounds, Entry, constant, constants, decide, default_mesh
+from spmdx.decide import SCALARS, Bounds, Entry, asked_mesh, constant, constants, decide, default_mesh
 from spmdx.dtypes import unfit
 from spmdx.errors import DtypeError, ImpliedMoveError, RuleError
 from spmdx.move import count, move
@@ -25,7 +25,7 @@ from spmdx.runtime import kernels
 from spmdx.spec import Spec
 from spmdx.tape import Watched
 
-__all__ = ["Bounds", "Operation", "call", "constant", "constants", "default_mesh", "op", "registry"]
+__all__ = ["Bounds", "Operation", "asked_mesh", "call", "constant", "constants", "default_mesh", "op", "registry"]
 MEMO_SIZE = 4096
 registry: dict[str, Operation] = {}
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from spmdx import dtypes
 from spmdx.array import Array
-from spmdx.decide import SCALARS, Bounds, default_mesh
+from spmdx.decide import SCALARS, Bounds, asked_mesh
 from spmdx.errors import ArgumentError, DtypeError, MeshError, ShapeError, SpmdxError
 from spmdx.mesh import Coordinate, Mesh
 from spmdx.op import op
@@ -143,7 +143,7 @@ def from_dlpack(
     if isinstance(x, Array):
         _same_device(x, device)
         return asarray(x, mesh=mesh, placement=placement)
-    there = (mesh or default_mesh()).device if device is None else device
+    there = asked_mesh(mesh).device if device is None else device
     return asarray(memory.space(there).from_dlpack(x), mesh=mesh, placement=placement, device=device, copy=copy)
 
 

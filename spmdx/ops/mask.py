@@ -17,7 +17,7 @@ from spmdx.array import Array
 from spmdx.errors import ArgumentError, BoundsError, ImpliedMoveError, ShapeError
 from spmdx.mesh import Coordinate, Mesh
 from spmdx.move import record
-from spmdx.op import constant, default_mesh
+from spmdx.op import asked_mesh, constant
 from spmdx.ops.place import moved_arrays
 from spmdx.ops.shape import reshape
 from spmdx.ops.transfer import brought, together
@@ -88,7 +88,7 @@ def nonzero(x: Any, mesh: Mesh | None = None) -> tuple[Array, ...]:
     Raises:
         ShapeError: a 0-d array.
     """
-    x = x if isinstance(x, Array) else constant(x, mesh or default_mesh())
+    x = x if isinstance(x, Array) else constant(x, asked_mesh(mesh))
     if x.ndim == 0:
         raise ShapeError("nonzero: a 0-d array has no indices.", "nonzero(x[None]), or bool(x)")
     [x] = _aligned([x], x.ndim)

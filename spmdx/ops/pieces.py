@@ -14,7 +14,7 @@ from spmdx.array import Array
 from spmdx.errors import ArgumentError, DtypeError, RanksDisagree, ShapeError
 from spmdx.mesh import Mesh
 from spmdx.move import record
-from spmdx.op import default_mesh
+from spmdx.op import asked_mesh
 from spmdx.ops.place import readable
 from spmdx.placement import P, Placement, Shard
 from spmdx.runtime import memory
@@ -44,7 +44,7 @@ def from_block(
 
     One small all-gather agrees on shapes, dtype, placement and validity, so that every rank raises or none does.
     """
-    mesh = mesh if mesh is not None else default_mesh()
+    mesh = asked_mesh(mesh)
     sim = mesh.device == "sim"
     if sim and (not isinstance(block, (list, tuple)) or len(block) != mesh.size):
         got = f"{len(block)} of them" if isinstance(block, (list, tuple)) else f"a {type(block).__name__}"

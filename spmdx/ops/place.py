@@ -23,7 +23,7 @@ from spmdx.errors import (
 from spmdx.later import made
 from spmdx.mesh import Coordinate, Mesh
 from spmdx.move import again, begin, count, move, record, remember
-from spmdx.op import default_mesh, op, registry
+from spmdx.op import asked_mesh, op, registry
 from spmdx.ops.axes import sizes_of
 from spmdx.ops.mapped import copied, reading
 from spmdx.placement import AxisPlacement, P, Placement, Replicate, Shard
@@ -46,7 +46,7 @@ def spec_for(
     shape: Any, dtype: Any, mesh: Mesh | None = None, placement: Placement | None = None, device: str | None = None
 ) -> Spec:
     """The spec that a creation function is asked for."""
-    mesh = mesh if mesh is not None else default_mesh()
+    mesh = asked_mesh(mesh)
     if device is not None and device != mesh.device:
         if device == "cuda":
             memory.need_gpu()

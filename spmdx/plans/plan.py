@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from spmdx import context
-from spmdx.decide import default_mesh
+from spmdx.decide import asked_mesh
 from spmdx.errors import ArgumentError, MeshError
 from spmdx.mesh import Mesh
 from spmdx.placement import Placement
@@ -121,7 +121,7 @@ class Plan:
 
     def spec(self, path: Any, shape: Iterable[int], dtype: Any = np.float64, mesh: Mesh | None = None) -> Spec:
         """The spec of a parameter on a mesh (the default mesh if left out)."""
-        whole = place(mesh or default_mesh(), tuple(shape), dtype)
+        whole = place(asked_mesh(mesh), tuple(shape), dtype)
         return changed(whole, self.find("params", path), path)
 
     def placement(self, path: Any, shape: Iterable[int], mesh: Mesh | None = None) -> Placement:

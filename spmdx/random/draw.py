@@ -11,7 +11,7 @@ import numpy as np
 
 from spmdx import dtypes
 from spmdx.array import Array
-from spmdx.decide import constant, default_mesh
+from spmdx.decide import asked_mesh, constant
 from spmdx.errors import ArgumentError, DtypeError
 from spmdx.mesh import Mesh
 from spmdx.placement import Placement
@@ -323,7 +323,7 @@ def _bound(value: Any, name: str, kind: np.dtype[Any], less: int, mesh: Mesh | N
         return int(block) - less
     if less and block.size and int(block.min()) == limits.min:
         raise ArgumentError("randint needs low < high in every element.", "high=low + 1")
-    return constant(block.astype(kind) - kind.type(less), mesh if mesh is not None else default_mesh())
+    return constant(block.astype(kind) - kind.type(less), asked_mesh(mesh))
 
 
 def _misfit(name: str, what: str, kind: np.dtype[Any], hint: str) -> ArgumentError:

@@ -13,7 +13,7 @@ import numpy as np
 
 from spmdx import context, dtypes, tape
 from spmdx.array import Array
-from spmdx.decide import common_mesh, constant, default_mesh
+from spmdx.decide import asked_mesh, common_mesh, constant
 from spmdx.errors import ArgumentError, DtypeError, GradientError, ImpliedMoveError, ShapeError
 from spmdx.mesh import Coordinate, Mesh
 from spmdx.ops.arithmetic import add, multiply
@@ -92,7 +92,7 @@ def parameter(value: Any, name: str, condition: str, dtype: np.dtype[Any], mesh:
         block = dtypes.read(value)
         if block.ndim == 0:
             return _number(block[()], name, condition, dtype)
-        value = constant(block, mesh if mesh is not None else default_mesh())
+        value = constant(block, asked_mesh(mesh))
     if value.dtype.kind not in "iufV":
         raise DtypeError(f"{name} holds numbers, not {value.dtype.name}.", f"{name}.astype(float)")
     found: Array = value if value.dtype == dtype else value.astype(dtype)
@@ -166,7 +166,7 @@ def target(shape: Any, dtype: np.dtype[Any], parameters: Sequence[Parameter], wh
     if arrays and mesh is None:
         mesh = common_mesh(name, [a.spec for a in arrays])
     made = _spec if context.get().dry is None else _spec.__wrapped__  # a dry run's meshes are for that run alone
-    spec = made(sizes, dtype, mesh if mesh is not None else default_mesh(), _hashable(placement), device)
+    spec = made(sizes, dtype, asked_mesh(mesh), _hashable(placement), device)
     for a in arrays:
         fits = a.ndim <= spec.ndim and all(n in (1, m) for n, m in zip(reversed(a.shape), reversed(spec.shape)))
         if not fits:

@@ -11,7 +11,7 @@ import numpy as np
 from spmdx import context, tree
 from spmdx.array import Array
 from spmdx.autodiff import a_function
-from spmdx.decide import Bounds, body_of, default_mesh
+from spmdx.decide import Bounds, asked_mesh, body_of
 from spmdx.mesh import Mesh
 from spmdx.op import Operation
 from spmdx.propagate import dim_layout, out_layout
@@ -39,7 +39,7 @@ def eval_shape(function: Callable[..., Any], *args: Any, mesh: Mesh | None = Non
         ArgumentError: a function that asks for a value, as ``float(x)`` and ``if x > 0:`` do.
     """
     a_function(function, "sx.eval_shape(f, x)")
-    where = mesh or default_mesh()
+    where = asked_mesh(mesh)
     dry = Dry()
     with context.use(dry=dry, mesh=where):
         given = tree.map(lambda x: _described(dry, x, where), (args, kwargs))

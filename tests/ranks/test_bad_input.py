@@ -220,6 +220,14 @@ CASES: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "a derivative along an array": (lambda: sx.jvp(sx.exp, rows(4), rows(4)), ArgumentError, r"jvp\(f, \(x,\)"),
     "a norm of a number": (lambda: sx.nn.layer_norm(sx.asarray(1.0)), ShapeError, "last dimension"),
     "images of two dimensions": (lambda: sx.nn.unpatchify(rows(4, 4), 2, (4, 4)), ShapeError, "channels"),  # type: ignore[arg-type]
+    "values on what is no mesh": (lambda: sx.asarray(1.0, mesh={"world": 1}), MeshError, "Write mesh=sx.make_mesh"),
+    "values drawn on what is no mesh": (
+        lambda: sx.random.normal(sx.random.key(0), (2,), mesh={"world": 1}),
+        MeshError,
+        "Write mesh=sx.make_mesh",
+    ),
+    "blocks on what is no mesh": (lambda: sx.from_block(np.ones(2), {}, mesh=1), MeshError, "Write mesh=sx.make_mesh"),
+    "a default mesh that is none": (lambda: sx.use_mesh({"world": 1}).__enter__(), MeshError, r"with sx\.use_mesh"),
     "a move to what is no mesh": (lambda: rows(4).to({"world": 1}), MeshError, r"x\.to\(mesh"),
     "a name that is no text": (lambda: sx.name(rows(4), 3), ArgumentError, r'sx\.name\(x, "'),  # type: ignore[arg-type]
     "a value where a scalar is meant": (lambda: float(rows(4)), (ShapeError, TypeError), "one element"),
