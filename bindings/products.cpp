@@ -81,14 +81,17 @@ std::optional<Matrix> matrix_of(const py::array& array) {
     return std::nullopt;
 }
 
-// Whether the kernel multiplies so many rows by such a matrix: one whose panels a cache holds, and which is
-// no vector; and so many that packing it for them costs less than is won.
 template <class T>
-bool by_kernel(int64_t rows, const Matrix& y) {
+using Kernel = void (*)(const Multiplied<T>&, T*);
+
+// The kernel that multiplies so many rows by such a matrix: one whose panels a cache holds, and which is no
+// vector; and so many that packing it for them costs less than is won. Else null.
+template <class T>
+Kernel<T> kernel_for(int64_t rows, const Matrix& y) {
     constexpr int64_t most = 2048 / int64_t(sizeof(T)), least = 2048;  // elements
     const int64_t side = std::min(y.rows, y.columns);
-    return own.load() && neural<T>().multiply && y.columns > 1 && side <= most && rows * side > least &&
-           y.rows * y.columns >= least;
+    const bool pays = y.columns > 1 && side <= most && rows * side > least && y.rows * y.columns >= least;
+    return own.load() && pays ? neural<T>().multiply : nullptr;
 }
 
 // The memory that the kernel packs operands into on this thread, which keeps it.
@@ -109,7 +112,7 @@ T* packing() {
 // out = or += x @ y, in pieces of whole rows or columns, whichever there are more of, one piece for each
 // thread.
 template <class T>
-void multiply(T* out, const T* x, const T* y, const Matrix& a, const Matrix& b, bool onto, bool kernel) {
+void multiply(T* out, const T* x, const T* y, const Matrix& a, const Matrix& b, bool onto, Kernel<T> kernel) {
     constexpr int64_t unit = 64;                 // rows or columns: a piece keeps the BLAS's own tiles whole
     constexpr int64_t least = int64_t{1} << 22;  // products of numbers that are worth another thread
     const int64_t m = a.rows, n = b.columns, k = a.columns;
@@ -123,15 +126,15 @@ void multiply(T* out, const T* x, const T* y, const Matrix& a, const Matrix& b, 
                                                                     y + (by_rows ? 0 : b.column(begin));
         T* const to = out + (by_rows ? begin * n : begin);
         if (kernel)
-            return neural<T>().multiply({{left, a.row(1), a.column(1)},
-                                         {right, b.row(1), b.column(1)},
-                                         to,
-                                         n,
-                                         rows,
-                                         columns,
-                                         k,
-                                         onto},
-                                        packing<T>());
+            return kernel({{left, a.row(1), a.column(1)},
+                           {right, b.row(1), b.column(1)},
+                           to,
+                           n,
+                           rows,
+                           columns,
+                           k,
+                           onto},
+                          packing<T>());
         gemm<T>()(row_major, a.turned ? transposed : as_is, b.turned ? transposed : as_is, rows, columns, k,
                   T(1), left, a.lead, right, b.lead, T(onto), to, n);
     });
@@ -170,7 +173,7 @@ py::object product_as(const py::array& x, const py::array& y, Maybe& onto) {
     if (!a.matrix || !b.matrix || a.matrix->columns != b.matrix->rows) return py::none();
     const int64_t m = a.matrix->rows, n = b.matrix->columns;
     const bool repeats = a.repeats || b.repeats;
-    const bool kernel = !repeats && by_kernel<T>(m, *b.matrix);
+    const Kernel<T> kernel = repeats ? nullptr : kernel_for<T>(m, *b.matrix);
     if (!gemm<T>() && !kernel) return py::none();
     if (onto && (repeats || onto->ndim() != 2 || onto->shape(0) != m || onto->shape(1) != n ||
                  !is_contiguous(*onto) || !onto->writeable() || !x.dtype().equal(onto->dtype())))

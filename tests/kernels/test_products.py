@@ -84,9 +84,12 @@ def test_pieces_of_threads(shape: tuple[int, int, int], threads: int) -> None:
         assert np.array_equal(kernels.product(a, b), x @ y)
 
 
-@pytest.fixture(params=[name for name in SETS if name != "baseline"])
+NO_KERNEL = pytest.param("none", marks=pytest.mark.skip(reason="the kernel is built for AVX-512, which is not here"))
+
+
+@pytest.fixture(params=[name for name in SETS if name == "avx512"] or [NO_KERNEL])
 def kernel(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Products by our own kernel alone, built for each instruction set that has one."""
+    """Products by our own kernel alone."""
     kernels.use_blas(0, 0, otherwise=blas._by_numpy, kernel=True)
     threads = kernels.threads()
     kernels.set_instruction_set(request.param)
@@ -121,17 +124,14 @@ def test_the_kernel(kernel: str, left: str, right: str, dtype: str) -> None:
 
 @pytest.mark.parametrize("dtype", WIDE)
 def test_the_kernel_adds_in_the_order_of_k(kernel: str, dtype: str) -> None:
-    """Exact: bits that do not depend on rows, columns, threads, where operands lie, or the instruction set. Close to
-    NumPy's in twice the precision: depth roundings of half an ulp of what is added up."""
+    """Exact: bits that do not depend on rows, columns, threads or where operands lie. Close to NumPy's in twice the
+    precision: depth roundings of half an ulp of what is added up."""
     draw = np.random.default_rng(3)
     x, y = draw.standard_normal((331, 700)).astype(dtype), draw.standard_normal((700, 213)).astype(dtype)
     want = kernels.product(x, y)
     size = np.abs(x).astype(np.longdouble) @ np.abs(y).astype(np.longdouble)
     error = np.abs(want - x.astype(np.longdouble) @ y.astype(np.longdouble))
     assert np.all(error <= 700 * np.finfo(dtype).eps / 2 * size) and error.max() > 0
-    kernels.set_instruction_set(SETS[-1])
-    assert np.array_equal(kernels.product(x, y), want)
-    kernels.set_instruction_set(kernel)
     for a in (x, np.asfortranarray(x), np.concatenate([x, x], 1)[:, :700]):
         for b in (y, np.asfortranarray(y)):
             for threads in (1, 2, 3):
@@ -157,7 +157,7 @@ def test_what_is_not_the_kernels(kernel: str) -> None:
         x, y = whole_numbers(2049, 2048, dtype=dtype), whole_numbers(2048, 2, dtype=dtype, seed=1)
         assert kernels.product(x, y) is not None and kernels.product(x, y[:, :1]) is None
         assert kernels.product(x[:1024], y) is None and kernels.product(x[:, :40], y[:40]) is None
-    kernels.set_instruction_set("baseline")
+    kernels.set_instruction_set("avx2")
     assert kernels.product(x, y) is None
 
 
