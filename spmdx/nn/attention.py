@@ -24,7 +24,6 @@ from spmdx.ops.attend import (
     _attend_columns_back,
     _attend_rows_back,
     _gradient_beside,
-    _rotate,
     parts,
 )
 from spmdx.ops.contract import einsum
@@ -32,6 +31,7 @@ from spmdx.ops.create import arange, tri
 from spmdx.ops.fit import fit
 from spmdx.ops.neural import settled
 from spmdx.ops.place import arrays, asarray
+from spmdx.ops.rotate import _rotate
 from spmdx.ops.shape import broadcast_to, permute_dims
 from spmdx.ops.soft import softmax
 from spmdx.ops.together import Drop

@@ -9,7 +9,7 @@ import numpy as np
 from case import Case, values
 
 from spmdx import random
-from spmdx.ops import arithmetic, attend, likelihood, neural, special, update, windows
+from spmdx.ops import arithmetic, attend, likelihood, neural, rotate, special, update, windows
 
 CLOSE = 1e-12
 WORDS = random.key_data(random.key(3))
@@ -323,7 +323,7 @@ for neighbours in (False, True):
     CASES.append(
         Case(
             "rotate",
-            lambda x, c, s, n=neighbours: attend._rotate(x, c, s, n),
+            lambda x, c, s, n=neighbours: rotate._rotate(x, c, s, n),
             lambda x, c, s, n=neighbours: rotated(x, c, s, n),
             (values(2, 5, 3, 4), values(5, 2, seed=1), values(5, 2, seed=2)),
             CLOSE,
