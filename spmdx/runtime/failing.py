@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import atexit
 import dis
+import io
 import sys
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Any
 
@@ -34,12 +35,14 @@ def together(rank: int, size: int, abort: Callable[[int], None], watch_exit: boo
         abort(status)
 
     def on_error(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        hook(kind, error, trace)
+        with _in_one_piece():
+            hook(kind, error, trace)
         if not hasattr(sys, "ps1"):  # at a prompt the next line can mend it
             end()
 
     def on_thread_error(args: threading.ExceptHookArgs) -> None:
-        thread_hook(args)
+        with _in_one_piece():
+            thread_hook(args)
         if args.exc_type is not SystemExit:
             end()
 
@@ -51,6 +54,20 @@ def together(rank: int, size: int, abort: Callable[[int], None], watch_exit: boo
     sys.excepthook, threading.excepthook, sys.unraisablehook = on_error, on_thread_error, on_unraisable
     if watch_exit:
         _watch_exit(end)
+
+
+@contextmanager
+def _in_one_piece() -> Iterator[None]:
+    """What is written to stderr meanwhile is written at once: a traceback comes in pieces, which several ranks' mix."""
+    stream, text = sys.stderr, io.StringIO()
+    sys.stderr = text
+    try:
+        yield
+    finally:
+        sys.stderr = stream
+        with suppress(AttributeError, OSError, ValueError):  # as above
+            stream.write(text.getvalue())
+            stream.flush()
 
 
 def _watch_exit(end: Callable[[int], None]) -> None:
