@@ -22,15 +22,57 @@ constexpr int64_t panel = 2 * lanes_of<T>;
 // Rows of a product whose sums are kept in registers, beside a panel's row and an element of the left.
 constexpr int tile_rows = register_bytes == 64 ? 12 : 6;
 
-constexpr int64_t tile_depth = 16;  // of k, between two calls of what is done beside a product
+constexpr int64_t tile_depth = 16;  // of k, between two questions what is wanted next
 
-struct Nothing {
-    SPMDX_METHOD void operator()() const {}
+// Lines of memory that are wanted soon: one of them is asked for at each k.
+struct Lines {
+    const char* at;
+    int64_t step;
+
+    SPMDX_METHOD void ask() {
+        __builtin_prefetch(at, 0, 2);
+        at += step;
+    }
 };
 
-// out (rows x width) = or += a b. Element (i, k) of `a` is a[i row + k step]; b lies in panels, `panel_step`
-// apart; out is row-major, `wide` apart, and has room for whole registers. Every sum is in the order of k.
-// `often` may ask for memory that is wanted next.
+struct Nothing {
+    SPMDX_METHOD Nothing operator()() const { return {}; }
+    SPMDX_METHOD void ask() const {}
+};
+
+// Rows of a panel, one after another.
+template <class T>
+struct Panelled {
+    const T* at;
+
+    template <int Count>
+    SPMDX_METHOD void next(Vector<T> (&some)[Count]) {
+        SPMDX_UNROLL for (int c = 0; c < Count; ++c) some[c] = load(at + c * lanes_of<T>);
+        at += panel<T>;
+    }
+};
+
+// The same of a matrix that becomes a panel on the way.
+template <class T>
+struct Panelling {
+    const T* from;
+    int64_t row;
+    T* to;
+
+    template <int Count>
+    SPMDX_METHOD void next(Vector<T> (&some)[Count]) {
+        SPMDX_UNROLL for (int c = 0; c < Count; ++c) some[c] = load(from + c * lanes_of<T>);
+        SPMDX_UNROLL for (int c = 0; c < Count; ++c) store(to + c * lanes_of<T>, some[c]);
+        from += row, to += panel<T>;
+    }
+};
+
+// How the left-hand side of a product lies: element (i, k) at [i row + k step], or, `beside` each other, n
+// rows at [i + k n].
+enum class Left { apart, beside };
+
+// out (rows x width) = or += a b; b lies in panels, `panel_step` apart; out is row-major, `wide` apart, and
+// has room for whole registers. Every sum is in the order of k. `often` says what memory is wanted next.
 template <class T>
 struct Product {
     const T* a;
@@ -40,31 +82,38 @@ struct Product {
     T* out;
     int64_t wide;
 
-    template <int Rows, int Count, bool Add, class Often>
-    __attribute__((noinline)) void tile(int64_t i, int64_t p, int64_t depth, Often&& often) const {
-        constexpr int w = lanes_of<T>, groups = (Rows + 3) / 4;
-        T* const to = out + i * wide + p * panel<T>;
+    template <int Rows, int Count, bool Add, Left Lies, class Right, class Often>
+    __attribute__((noinline)) void tile(const T* from, T* to, Right right, int64_t depth,
+                                        Often&& often) const {
+        constexpr int w = lanes_of<T>, groups = Lies == Left::beside ? 1 : (Rows + 3) / 4;
         Vector<T> sum[Rows][Count];
         SPMDX_UNROLL for (int r = 0; r < Rows; ++r) SPMDX_UNROLL for (int c = 0; c < Count; ++c) sum[r][c] =
             Add ? load(to + r * wide + c * w) : Vector<T>{};
         // Four rows to a pointer: as many addresses as there are registers for.
-        const T *left[groups], *right = b + p * panel_step;
-        SPMDX_UNROLL for (int g = 0; g < groups; ++g) left[g] = a + (i + 4 * g) * row;
-        const int64_t once = row, thrice = 3 * row, along = step;
-        for (int64_t k = 0; k < depth;) {
-            const int64_t stop = k + tile_depth < depth ? k + tile_depth : depth;
-            often();
-            _Pragma("GCC unroll 2") for (; k < stop; ++k, right += panel<T>) {
-                Vector<T> some[Count];
-                SPMDX_UNROLL for (int c = 0; c < Count; ++c) some[c] = load(right + c * w);
-                SPMDX_UNROLL for (int r = 0; r < Rows; ++r) {
-                    const int64_t apart = r % 4 == 0 ? 0 : r % 4 == 1 ? once : r % 4 == 2 ? 2 * once : thrice;
-                    const Vector<T> x = spread(left[r / 4][apart]);
-                    SPMDX_UNROLL for (int c = 0; c < Count; ++c) sum[r][c] =
-                        multiply_add(x, some[c], sum[r][c]);
-                }
-                SPMDX_UNROLL for (int g = 0; g < groups; ++g) left[g] += along;
+        const T* left[groups];
+        SPMDX_UNROLL for (int g = 0; g < groups; ++g) left[g] = from + 4 * g * row;
+        int64_t once = row, thrice = 3 * row, along = Lies == Left::beside ? Rows : step;
+        asm(""
+            : "+r"(once), "+r"(thrice), "+r"(along));  // or a compiler makes two loops, one for a step of 1
+        const auto add = [&](auto& soon) __attribute__((always_inline)) {
+            Vector<T> some[Count];
+            right.next(some);
+            soon.ask();
+            SPMDX_UNROLL for (int r = 0; r < Rows; ++r) {
+                const int64_t apart = r % 4 == 0 ? 0 : r % 4 == 1 ? once : r % 4 == 2 ? 2 * once : thrice;
+                const Vector<T> x = spread(Lies == Left::beside ? left[0][r] : left[r / 4][apart]);
+                SPMDX_UNROLL for (int c = 0; c < Count; ++c) sum[r][c] = multiply_add(x, some[c], sum[r][c]);
             }
+            SPMDX_UNROLL for (int g = 0; g < groups; ++g) left[g] += Lies == Left::beside ? Rows : along;
+        };
+        for (; depth >= tile_depth; depth -= tile_depth) {
+            auto soon = often();
+            _Pragma("GCC unroll 4") for (int k = 0; k < int(tile_depth); ++k) add(soon);
+        }
+        if (depth > 0) {
+            auto soon = often();
+            do add(soon);
+            while (--depth > 0);
         }
         SPMDX_UNROLL for (int r = 0; r < Rows; ++r) SPMDX_UNROLL for (int c = 0; c < Count; ++c)
             store(to + r * wide + c * w, sum[r][c]);
@@ -72,12 +121,22 @@ struct Product {
 
     // Rows i to i + n, no more than tile_rows, of columns p panel to (p + 1) panel, or `width` if that is
     // less.
-    template <bool Add, class Often = Nothing>
-    void part(int64_t i, int64_t n, int64_t p, int64_t width, int64_t depth, Often&& often = {}) const {
-        const bool both = width - p * panel<T> > lanes_of<T>;
+    template <bool Add>
+    void part(int64_t i, int64_t n, int64_t p, int64_t width, int64_t depth) const {
+        T* const to = out + i * wide + p * panel<T>;
+        const Panelled<T> right{b + p * panel_step};
+        if (width - p * panel<T> > lanes_of<T>)
+            rows<2, Add, Left::apart>(i, n, to, right, depth, Nothing{});
+        else
+            rows<1, Add, Left::apart>(i, n, to, right, depth, Nothing{});
+    }
+
+    template <int Count, bool Add, Left Lies, class Right, class Often>
+    void rows(int64_t i, int64_t n, T* to, Right right, int64_t depth, Often&& often) const {
+        const T* const from = a + i * row;
         switch (n) {
 #define SPMDX_TILE_OF(rows) \
-    case rows: return both ? tile<rows, 2, Add>(i, p, depth, often) : tile<rows, 1, Add>(i, p, depth, often)
+    case rows: return tile<rows, Count, Add, Lies>(from, to, right, depth, often)
             SPMDX_TILE_OF(1);
             SPMDX_TILE_OF(2);
             SPMDX_TILE_OF(3);
@@ -148,16 +207,7 @@ inline void unpack(const T* from, int64_t wide, int64_t rows, int64_t width, con
     }
 }
 
-// A whole panel as it is.
-template <class T>
-inline void pack_panel(const T* from, int64_t row, int64_t rows, T* to) {
-    for (; rows > 0; --rows, from += row, to += panel<T>) {
-        const Vector<T> first = load(from), second = load(from + lanes_of<T>);
-        store(to, first), store(to + lanes_of<T>, second);
-    }
-}
-
-// The same in panels of `depth` rows.
+// Columns in panels of `depth` rows.
 template <class T>
 inline void pack_panels(Matrix<const T> from, int64_t rows, int64_t width, T scale, T* to, int64_t depth) {
     for (int64_t j = 0; j < width; j += panel<T>, to += depth * panel<T>) {

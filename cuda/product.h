@@ -30,49 +30,43 @@ struct Multiplied {
 
 namespace {
 
-// A part of a matrix that is wanted soon: so many of its lines are asked for at each turn.
+// A part of a matrix that is wanted soon, tile_depth of its lines at a time.
 struct Ahead {
+    static constexpr int64_t line = 64;  // bytes
+
     const char* at = nullptr;
-    int64_t lines = 1, skip = 0, here = 1, left = 0,
-            each = 0;  // of a row, to the next row, of this row, of all
+    int64_t along = 0, across = 0;  // bytes from line to line, and from these to the next
+    int64_t count = 0, runs = 0,
+            done = 0;  // lines of a run, runs left, lines of this one that were asked for
 
     template <class T>
-    static Ahead of(Strided<const T> m, int64_t rows, int64_t columns, int64_t turns) {
-        if (m.column != 1) return of<T>({m.data, m.column, 1}, columns, rows, turns);
-        constexpr int64_t item = sizeof(T), line = 64;
-        const int64_t lines = (columns * item + line - 1) / line;
-        Ahead made;
-        made.at = reinterpret_cast<const char*>(m.data);
-        made.lines = made.here = lines;
-        made.skip = m.row * item - lines * line;
-        made.left = rows * lines;
-        made.each = (made.left + turns - 1) / turns;
-        return made;
+    static Ahead of(Strided<const T> m, int64_t rows, int64_t columns) {
+        if (m.column != 1) return of<T>({m.data, m.column, 1}, columns, rows);
+        const int64_t item = sizeof(T), lines = (columns * item + line - 1) / line, row = m.row * item;
+        const auto at = reinterpret_cast<const char*>(m.data);
+        if (rows >= lines) return {at, row, line, rows, lines, 0};
+        return {at, line, row, lines, rows, 0};
     }
-    SPMDX_METHOD void go() {
-        for (int64_t n = each; n > 0 && left > 0; --n, --left) {
-            __builtin_prefetch(at, 0, 2);
-            at += 64;
-            if (--here == 0) at += skip, here = lines;
-        }
+
+    // The last ones of a run are asked for again with those before them: nothing behind it.
+    SPMDX_METHOD Lines next() {
+        const int64_t last = count - tile_depth, first = done < last ? done : last > 0 ? last : 0;
+        const Lines some{at + first * along, along};
+        done += tile_depth;
+        if (done >= count) done = 0, at += across, --runs;
+        return some;
     }
 };
 
-// What is asked for while a tile's sums are made: memory of the next tile, two rows at each turn, and of what
-// is read after this.
-template <class T>
+// What is asked for while a tile's sums are made: memory of the next tile, and of what is read after this.
 struct Meanwhile {
-    const T *next, *end;
-    int64_t wide;
-    Ahead x, y;
+    Ahead out, y, x;
 
-    SPMDX_METHOD void operator()() {
-        SPMDX_UNROLL for (int i = 0; i < 2; ++i) {
-            if (next == end) break;
-            __builtin_prefetch(next, 1, 3), __builtin_prefetch(next + lanes_of<T>, 1, 3);
-            next += wide;
-        }
-        x.go(), y.go();
+    SPMDX_METHOD Lines operator()() {
+        if (out.runs > 0) return out.next();
+        if (y.runs > 0) return y.next();
+        if (x.runs > 0) return x.next();
+        return {out.at, 0};
     }
 };
 
@@ -159,8 +153,6 @@ struct Multiplier {
     void panel_of(Strided<const T> y, int64_t width, int64_t depth, T* to) const {
         if (y.column != 1)
             turn_panels<T>({y.data, y.column}, width, depth, to);
-        else if (width == panel<T>)
-            pack_panel(y.data, y.row, depth, to);
         else
             pack_panels<T>({y.data, y.row}, depth, width, T(1), to, depth);
     }
@@ -179,12 +171,10 @@ struct Multiplier {
     void block(Range m, Range n, Range k, Range next_m, Range next_k, T* kept) const {
         const auto x = a.x.at(m.first, k.first), y = a.y.at(k.first, n.first);
         const int64_t width = panel<T>, count = (n.size + width - 1) / width;
-        const int64_t turns = (m.size + tile_rows - 1) / tile_rows * ((k.size + tile_depth - 1) / tile_depth);
         const bool once = m.size == a.rows;  // the panels are wanted for these rows alone
-        Meanwhile<T> wanted{nullptr, nullptr, a.wide, {}, {}};
+        Meanwhile wanted;
         if (next_m.size && next_k.size)
-            wanted.x =
-                Ahead::of<T>(a.x.at(next_m.first, next_k.first), next_m.size, next_k.size, turns * count);
+            wanted.x = Ahead::of<T>(a.x.at(next_m.first, next_k.first), next_m.size, next_k.size);
         if (packs) strips_of(x, m.size, k.size);
         T edge[tile_rows * panel<T>] = {};  // what is beside the columns may not slow down sums
         for (int64_t q = 0; q < count; ++q) {
@@ -193,45 +183,57 @@ struct Multiplier {
             };
             T* const own = once ? panels : kept + q * k.size * width;
             wanted.y = {};
-            if (m.first == 0) {
-                panel_of(y.at(0, q * width), columns(q), k.size, own);
+            const bool whole = columns(q) == width, fresh = m.first == 0, packs_y = whole && a.y.column == 1;
+            if (fresh) {
+                if (!packs_y) panel_of(y.at(0, q * width), columns(q), k.size, own);
                 // The next panel is read soon; this one of the next k, where that comes next, was or will be.
                 if (once && k.first && next_k.size)
-                    wanted.y = Ahead::of<T>(a.y.at(next_k.first, n.first + q * width), next_k.size,
-                                            columns(q), turns);
+                    wanted.y =
+                        Ahead::of<T>(a.y.at(next_k.first, n.first + q * width), next_k.size, columns(q));
                 else if (q + 1 < count && !(once && k.first))
-                    wanted.y = Ahead::of<T>(y.at(0, (q + 1) * width), k.size, columns(q + 1), turns);
+                    wanted.y = Ahead::of<T>(y.at(0, (q + 1) * width), k.size, columns(q + 1));
             }
             T* const out = a.out + m.first * a.wide + n.first + q * width;
             in_strips(m.size, [&](int64_t i, int64_t rows) {
                 T* const to = out + i * a.wide;
                 const bool last = i + rows == m.size;
-                wanted.next = !last ? to + rows * a.wide : out + width;
-                wanted.end = wanted.next + (last && q + 1 == count ? 0 : rows * a.wide);
+                const Strided<const T> after{last ? out + width : to + rows * a.wide, a.wide, 1};
+                wanted.out = Ahead::of<T>(after, last && q + 1 == count ? 0 : rows, width);
                 const T* const left = packs ? strips + i * k.size : x.data + i * x.row;
-                const int64_t row = turned ? 1 : packs ? k.size : x.row, step = turned ? rows : 1;
-                if (columns(q) == width)
-                    sums({left, row, step, own, 0, to, a.wide}, rows, width, k, wanted);
+                const Product<T> tile{
+                    left, packs ? k.size : x.row, 1, own, 0, whole ? to : edge, whole ? a.wide : width};
+                if (!whole)
+                    at_edge(tile, to, rows, columns(q), k, wanted);
+                else if (fresh && packs_y && i == 0)
+                    sums(tile, rows, Panelling<T>{y.at(0, q * width).data, y.row, own}, k, wanted);
                 else
-                    at_edge({left, row, step, own, 0, edge, width}, to, rows, columns(q), k, wanted);
+                    sums(tile, rows, Panelled<T>{own}, k, wanted);
             });
         }
     }
 
-    void sums(const Product<T>& tile, int64_t rows, int64_t width, Range k, Meanwhile<T>& wanted) const {
-        if (a.onto || k.first)
-            tile.template part<true>(0, rows, 0, width, k.size, wanted);
+    template <class Right>
+    void sums(const Product<T>& tile, int64_t rows, Right right, Range k, Meanwhile& wanted) const {
+        if (turned)
+            sums<Left::beside>(tile, rows, right, k, wanted);
         else
-            tile.template part<false>(0, rows, 0, width, k.size, wanted);
+            sums<Left::apart>(tile, rows, right, k, wanted);
+    }
+    template <Left Lies, class Right>
+    void sums(const Product<T>& tile, int64_t rows, Right right, Range k, Meanwhile& wanted) const {
+        if (a.onto || k.first)
+            tile.template rows<2, true, Lies>(0, rows, tile.out, right, k.size, wanted);
+        else
+            tile.template rows<2, false, Lies>(0, rows, tile.out, right, k.size, wanted);
     }
 
     // By way of memory that has room for whole registers.
     void at_edge(const Product<T>& tile, T* to, int64_t rows, int64_t width, Range k,
-                 Meanwhile<T>& wanted) const {
+                 Meanwhile& wanted) const {
         const size_t bytes = size_t(width) * sizeof(T);
         if (a.onto || k.first)
             for (int64_t r = 0; r < rows; ++r) SPMDX_MEMCPY(tile.out + r * tile.wide, to + r * a.wide, bytes);
-        sums(tile, rows, width, k, wanted);
+        sums(tile, rows, Panelled<T>{tile.b}, k, wanted);
         for (int64_t r = 0; r < rows; ++r) SPMDX_MEMCPY(to + r * a.wide, tile.out + r * tile.wide, bytes);
     }
 };
