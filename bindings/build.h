@@ -4,10 +4,10 @@
 #include "cuda/attempts.h"
 #include "cuda/attend.h"
 #include "cuda/map.h"
-#include "cuda/product.h"
 #include "cuda/reduce.h"
 #include "cuda/residual.h"
 #include "cuda/softmax.h"
+#include "cuda/vector.h"
 
 namespace spmdx {
 
@@ -39,6 +39,7 @@ struct Neural {
     Parts (*softmax_parts)(const Softmax<T>&);
     void (*multiply)(const Multiplied<T>&, T* memory);  // null where a library is as fast
     int64_t multiply_room;
+    void (*apply)(const Applied<T>&, int64_t begin, int64_t end);
 };
 
 struct Build {
@@ -102,7 +103,8 @@ constexpr Neural<T> make_neural() {
             softmax_columns<T>,
             softmax_parts<T>,
             register_bytes == 64 ? multiply<T> : nullptr,
-            multiply_room<T>};
+            multiply_room<T>,
+            apply<T>};
 }
 
 constexpr Build make_build(const char* name) {

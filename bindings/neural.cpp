@@ -36,6 +36,28 @@ const std::map<std::string, Signature> activations{
     {"passed", {Activation::passed, 2, 3}},
 };
 
+// An operand's memory, C-contiguous; or that of x[0], where it is repeated along the first dimension.
+struct Part {
+    py::array held;
+    const char* data = nullptr;
+    bool repeats = false;
+
+    Part() = default;
+    Part(const py::array& x, const py::array& out) : held(x) {
+        need(x.size() == out.size(), "expected arrays of one size");
+        repeats = !(x.flags() & py::array::c_style);
+        if (repeats) {
+            need(x.ndim() > 1 && x.ndim() == out.ndim() && x.shape(0) == out.shape(0) && x.strides(0) == 0,
+                 "expected C-contiguous arrays, or repeated along the first dimension");
+            held = py::array(x.dtype(), std::vector<py::ssize_t>(x.shape() + 1, x.shape() + x.ndim()),
+                             std::vector<py::ssize_t>(x.strides() + 1, x.strides() + x.ndim()), x.data(), x);
+            held = py::array::ensure(held, py::array::c_style);
+            if (!held) throw py::error_already_set();
+        }
+        data = static_cast<const char*>(held.data());
+    }
+};
+
 void run_activation(py::array out, const std::string& name, const Arrays& inputs,
                     const std::vector<double>& given) {
     const auto found = activations.find(name);
@@ -46,20 +68,26 @@ void run_activation(py::array out, const std::string& name, const Arrays& inputs
     const std::array<double*, 4> places{&numbers.a, &numbers.b, &numbers.c, &numbers.d};
     for (size_t i = 0; i < given.size(); ++i) *places[i] = given[i];
     const bool wide = is_wide(out, inputs);
-    std::array<const void*, 3> in;
-    for (size_t i = 0; i < in.size(); ++i) {
-        const py::array& each = inputs[std::min(i, inputs.size() - 1)];
-        need((each.flags() & py::array::c_style) && each.size() == out.size(),
-             "expected C-contiguous arrays of one size");
-        in[i] = each.data();
-    }
     need(out.flags() & py::array::c_style, "expected a C-contiguous output");
-    void* const data = out.mutable_data();
+    std::array<Part, 3> in;
+    for (size_t i = 0; i < inputs.size(); ++i) in[i] = Part(inputs[i], out);
+    for (size_t i = inputs.size(); i < in.size(); ++i) in[i] = in[i - 1];
+    const bool by_parts = in[0].repeats || in[1].repeats || in[2].repeats;
+    const uint64_t parts = by_parts ? uint64_t(out.shape(0)) : 1, size = uint64_t(out.size()) / parts;
+    const size_t item = size_t(out.itemsize());
+    char* const data = static_cast<char*>(out.mutable_data());
     const Build* const use = build().load();
-    const uint64_t size = uint64_t(out.size());
+    const auto run = [&](uint64_t part, uint64_t begin, uint64_t end) {
+        const size_t skip = part * size * item;
+        std::array<const void*, 3> at;
+        for (size_t i = 0; i < at.size(); ++i) at[i] = in[i].data + (in[i].repeats ? 0 : skip);
+        use->activate(found->second.which, wide, data + skip, at.data(), numbers, begin, end);
+    };
+    constexpr uint64_t least = 1 << 15;
     py::gil_scoped_release release;
-    parallel(size, 1 << 15, [&](uint64_t begin, uint64_t end) {
-        use->activate(found->second.which, wide, data, in.data(), numbers, begin, end);
+    if (!by_parts) return parallel(size, least, [&](uint64_t begin, uint64_t end) { run(0, begin, end); });
+    parallel(parts, least / size + 1, [&](uint64_t begin, uint64_t end) {
+        for (uint64_t part = begin; part < end; ++part) run(part, 0, size);
     });
 }
 

@@ -164,6 +164,18 @@ struct Operand {
     }
 };
 
+// What a vector is repeated over: out = a v.
+template <class T>
+void apply_all(T* out, Strided<const T> a, const T* v, int64_t rows, int64_t depth) {
+    const Applied<T> given{a, v, out, depth};
+    const auto apply = neural<T>().apply;
+    constexpr int64_t unit = 64, least = int64_t{1} << 18;  // of the result; elements worth another thread
+    parallel(uint64_t((rows + unit - 1) / unit), uint64_t(std::max<int64_t>(1, least / (unit * depth))),
+             [&](uint64_t first, uint64_t last) {
+                 apply(given, int64_t(first) * unit, std::min(rows, int64_t(last) * unit));
+             });
+}
+
 constexpr int64_t brief = 1 << 19;  // products of numbers for which others can wait
 
 template <class T>
@@ -174,7 +186,8 @@ py::object product_as(const py::array& x, const py::array& y, Maybe& onto) {
     const int64_t m = a.matrix->rows, n = b.matrix->columns;
     const bool repeats = a.repeats || b.repeats;
     const Kernel<T> kernel = repeats ? nullptr : kernel_for<T>(m, *b.matrix);
-    if (!gemm<T>() && !kernel) return py::none();
+    const bool applies = repeats && own.load() && neural<T>().multiply;
+    if (!gemm<T>() && !kernel && !applies) return py::none();
     if (onto && (repeats || onto->ndim() != 2 || onto->shape(0) != m || onto->shape(1) != n ||
                  !is_contiguous(*onto) || !onto->writeable() || !x.dtype().equal(onto->dtype())))
         return py::none();
@@ -183,7 +196,13 @@ py::object product_as(const py::array& x, const py::array& y, Maybe& onto) {
     {
         std::optional<py::gil_scoped_release> release;
         if (m * n * a.matrix->columns > brief) release.emplace();
-        multiply(to, a.data, b.data, *a.matrix, *b.matrix, onto.has_value(), kernel);
+        const Matrix &left = *a.matrix, &right = *b.matrix;
+        if (applies && a.repeats)
+            apply_all<T>(to, {b.data, right.column(1), right.row(1)}, a.data, n, left.columns);
+        else if (applies)
+            apply_all<T>(to, {a.data, left.row(1), left.column(1)}, b.data, m, left.columns);
+        else
+            multiply(to, a.data, b.data, left, right, onto.has_value(), kernel);
     }
     if (!repeats) return out;
     const py::ssize_t item = sizeof(T);

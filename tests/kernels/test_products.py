@@ -145,7 +145,7 @@ def test_the_kernel_adds_in_the_order_of_k(kernel: str, dtype: str) -> None:
 
 
 def test_what_is_not_the_kernels(kernel: str) -> None:
-    """Few rows, a vector, a small matrix, and one whose shorter side is long, are left to a BLAS; here there is none.
+    """Few rows, one column, a small matrix, and one whose shorter side is long, are left to a BLAS; here there is none.
     Few are those for which packing the matrix costs more than is won: the fewer, the longer its shorter side."""
     for dtype, side in WIDE.items():
         x, y = whole_numbers(9, side + 1, dtype=dtype), whole_numbers(side + 1, side + 1, dtype=dtype, seed=1)
@@ -153,7 +153,6 @@ def test_what_is_not_the_kernels(kernel: str) -> None:
         assert kernels.product(x[:, 1:], y[1:]) is not None and kernels.product(x, y[:, 1:]) is not None
         assert kernels.product(x[: 2048 // side, 1:], y[1:]) is None and kernels.product(x, y[:, :200]) is None
         assert np.array_equal(kernels.matmul(x[:4], y), x[:4] @ y)
-        assert kernels.product(np.broadcast_to(x[:1, 1:], (9, side)), y[1:]) is None
         x, y = whole_numbers(2049, 2048, dtype=dtype), whole_numbers(2048, 2, dtype=dtype, seed=1)
         assert kernels.product(x, y) is not None and kernels.product(x, y[:, :1]) is None
         assert kernels.product(x[:1024], y) is None and kernels.product(x[:, :40], y[:40]) is None
@@ -187,6 +186,33 @@ def at_the_end_of_a_page(x: np.ndarray) -> np.ndarray:
     flat = whole[size - x.nbytes : size].view(x.dtype)
     flat[:] = x.ravel("K")
     return flat.reshape(x.shape, order="C" if x.flags.c_contiguous else "F")
+
+
+@pytest.mark.parametrize("dtype", WIDE)
+def test_a_vector_that_is_repeated(kernel: str, dtype: str) -> None:
+    """Exact: whole numbers; and bits that depend on no division, on which side of a product it is, and on no thread.
+    Nothing beside the matrix is read."""
+    for m, k in [(1, 1), (3, 1), (1, 70), (5, 64), (7, 129), (64, 63), (130, 300), (517, 1000)]:
+        v, y = whole_numbers(1, k, dtype=dtype), whole_numbers(k, m, dtype=dtype, seed=1)
+        row = np.broadcast_to(v, (9, k))
+        for layout in LAYOUTS.values():
+            assert np.array_equal(kernels.product(row, layout(y)), row.copy() @ y), (m, k)
+            assert np.array_equal(kernels.product(layout(y).T, row.T), y.T @ row.T.copy()), (m, k)
+        for b in (at_the_end_of_a_page(y), at_the_end_of_a_page(np.asfortranarray(y))):
+            assert np.array_equal(kernels.product(row, b), row.copy() @ y)
+    draw = np.random.default_rng(4)
+    v, y = draw.standard_normal((1, 1000)).astype(dtype), draw.standard_normal((1000, 517)).astype(dtype)
+    row = np.broadcast_to(v, (2, 1000))
+    size = np.abs(v).astype(np.longdouble) @ np.abs(y).astype(np.longdouble)
+    for b in (y, np.asfortranarray(y)):
+        kernels.set_threads(1)
+        want = kernels.product(row, b)
+        error = np.abs(want - v.astype(np.longdouble) @ y.astype(np.longdouble))
+        assert np.all(error <= 1000 * np.finfo(dtype).eps / 2 * size) and error.max() > 0
+        assert want.strides[0] == 0 and np.array_equal(kernels.product(b.T, row.T), want.T)
+        kernels.set_threads(3)
+        parts = [kernels.product(row, part) for part in (b[:, :7], b[:, 7:140], b[:, 140:])]
+        assert np.array_equal(kernels.product(row, b), want) and np.array_equal(np.concatenate(parts, 1), want)
 
 
 @pytest.mark.usefixtures("openblas")
