@@ -22,7 +22,7 @@ constexpr int64_t panel = 2 * lanes_of<T>;
 // Rows of a product whose sums are kept in registers, beside a panel's row and an element of the left.
 constexpr int tile_rows = register_bytes == 64 ? 12 : 6;
 
-constexpr int64_t tile_depth = 16;  // of k, between two questions what is wanted next
+constexpr int64_t tile_depth = 32;  // of k, between two questions what is wanted next
 
 // Lines of memory that are wanted soon: one of them is asked for at each k.
 struct Lines {
