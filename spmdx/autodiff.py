@@ -85,7 +85,7 @@ class PullBack:
 
     __slots__ = ("leaves", "nested", "out_def", "outputs", "treedef", "watched")
 
-    def __init__(self, watched: list[Watched], leaves: list[Array], treedef: tree.TreeDef, nested: bool) -> None:
+    def __init__(self, watched: list[Watched], leaves: list[Array], treedef: tree.TreeDef | None, nested: bool) -> None:
         self.watched, self.leaves, self.treedef, self.nested = watched, leaves, treedef, nested
         self.outputs: list[Any] = []
         self.out_def: Any = None
@@ -116,28 +116,45 @@ class PullBack:
                 if g is None or g.spec is not x.spec or g.spec.partial:
                     break
             else:
-                return tree.unflatten(self.treedef, found)
+                return self.rebuilt(found)
         places = [home(x.spec) for x in self.leaves]
         if running is not None and not self.nested:
-            places = running.homes(lambda: [p.partition(".")[2] for p in tree.paths_of(self.treedef)], places)
+            places = running.homes(lambda: [p.partition(".")[2] for p in tree.paths_of(self.structure())], places)
             running.end()
-        return tree.unflatten(self.treedef, _at_home(found, self.leaves, places))
+        return self.rebuilt(_at_home(found, self.leaves, places))
+
+    def structure(self) -> tree.TreeDef:
+        """The primals' containers."""
+        return tree.flatten(tuple(self.leaves))[1] if self.treedef is None else self.treedef
+
+    def rebuilt(self, leaves: list[Any]) -> Any:
+        """The primals' containers, with these in their places."""
+        return tuple(leaves) if self.treedef is None else tree.unflatten(self.treedef, leaves)
 
 
 def _recorded(function: Callable[..., Any], primals: tuple[Any, ...]) -> tuple[Any, PullBack]:
     """What a function of these arguments returns, whose leaves are watched, and what takes gradients back to them."""
-    leaves, treedef = tree.flatten(primals)
     state = context.get()
     nested, running = state.depth > 0, state.plan
+    leaves, treedef = _flat(primals) if running is None else tree.flatten(primals)
     watched = kernels.watch(leaves)
     if watched is None:
         leaves = [_checked(x) for x in leaves]
         arrive(leaves)
         watched = kernels.watch(leaves)
+    pull_back = PullBack(watched, leaves, treedef, nested)
     if running is not None and not nested:
-        running.begin(watched, treedef)
-    result = kernels.deeper(function, *tree.unflatten(treedef, watched))
-    return result, PullBack(watched, leaves, treedef, nested)
+        running.begin(watched, pull_back.structure())
+    result = kernels.deeper(function, *(watched if treedef is None else tree.unflatten(treedef, watched)))
+    return result, pull_back
+
+
+def _flat(primals: tuple[Any, ...]) -> tuple[list[Any], tree.TreeDef | None]:
+    """The leaves of these arguments and their structure; None where they are arrays: each a leaf, and soon told."""
+    for x in primals:
+        if type(x) is not Array:
+            return tree.flatten(primals)
+    return list(primals), None
 
 
 def vjp(function: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
@@ -199,6 +216,7 @@ def value_and_grad(
 
     a_function(function, "sx.value_and_grad(f)(x), or sx.grad(f)(x)")
     asked = argnums if isinstance(argnums, Hashable) else tuple(argnums)
+    single = one(argnums)
 
     @wraps(function)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
@@ -210,7 +228,7 @@ def value_and_grad(
                 full_args[i] = x
             return function(*full_args, **kwargs)
 
-        primals = tuple([args[i] for i in numbers])
+        primals = tuple(map(args.__getitem__, numbers))
         if has_aux or context.get().batch:
             value, pull_back, *aux = vjp(chosen, *primals, has_aux=has_aux)
             grads = pull_back(one_like(value))
@@ -218,7 +236,7 @@ def value_and_grad(
             value, pull_back = _recorded(chosen, primals)
             grads = pull_back.at_home(pull([value], [one_like(value)], pull_back.watched))
             value, aux = value if pull_back.nested else plain(value), []
-        grads = grads[0] if one(argnums) else grads
+        grads = grads[0] if single else grads
         return ((value, *aux) if has_aux else value), grads
 
     return wrapped

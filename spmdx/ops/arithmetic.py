@@ -309,8 +309,9 @@ def _passed(xp: Any, g: Any, x: Any, bound: Any, ties: Any, sign: Any) -> Any:
     are."""
     if xp is np and g.dtype == x.dtype and g.shape == x.shape and g.dtype.char in "fd":
         out = memory.empty(x.shape, x.dtype)
-        both = [b if b.ndim > 1 and b.strides[0] == 0 else np.ascontiguousarray(b) for b in (g, x)]  # a row, or all
-        kernels.activate(out, "passed", both, [sign * bound, ties, sign])
+        if g.ndim < 2 or g.strides[0] != 0:  # a row that is repeated is read where it lies
+            g = np.ascontiguousarray(g)
+        kernels.activate(out, "passed", [g, np.ascontiguousarray(x)], [sign * bound, ties, sign])
         return out
     zero = xp.zeros((), g.dtype)
     won = x > bound if sign > 0 else x < bound

@@ -85,6 +85,8 @@ def _quick(name: str) -> Any:
 def _sum_rows(reduce: Any, dims: Any, count: int, x: Any) -> Any:
     """The sum over the first ``count`` dimensions: of many long rows on all threads, in an order of its own, which is
     NumPy's where there are up to 64."""
+    if x.ndim == count:
+        return reduce(x, dims)
     n = math.prod(x.shape[count:])
     if n < LEAST_ROW or x.size <= 64 * n or not x.flags.c_contiguous:
         return reduce(x, dims)

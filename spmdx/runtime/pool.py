@@ -32,8 +32,9 @@ def use(source: Callable[[int, Any], Flat | None]) -> None:
 
 def take(count: int, dtype: Any) -> Flat:
     """A new flat array, not filled; its memory is used again when it and all its views are gone."""
-    found: Flat = empty((count,), dtype)
-    return found
+    dtype = np.dtype(dtype)
+    found = _source(count, dtype) if count * dtype.itemsize >= LEAST else None
+    return np.empty(count, dtype) if found is None else found
 
 
 def empty(shape: Sequence[int], dtype: Any) -> Any:

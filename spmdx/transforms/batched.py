@@ -172,8 +172,11 @@ def _asked_by() -> tuple[str, str]:
 
 def level_of(leaves: Sequence[Any]) -> Level | None:
     """The innermost vmap that any of these is batched by."""
-    levels = [x.level for x in leaves if isinstance(x, Batched)]
-    return max(levels, key=lambda level: level.number, default=None)
+    found: Level | None = None
+    for x in leaves:
+        if isinstance(x, Batched) and (found is None or x.level.number > found.number):
+            found = x.level
+    return found
 
 
 def innermost(x: Any) -> Any:
