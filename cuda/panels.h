@@ -22,9 +22,11 @@ constexpr int64_t panel = 2 * lanes_of<T>;
 // Rows of a product whose sums are kept in registers, beside a panel's row and an element of the left.
 constexpr int tile_rows = register_bytes == 64 ? 12 : 6;
 
-constexpr int64_t tile_depth = 32;  // of k, between two questions what is wanted next
+constexpr int64_t tile_depth = 32;              // of k, between two questions what is wanted next
+constexpr int64_t tile_lines = tile_depth / 2;  // of the cache, that the answer may name
 
-// Lines of memory that are wanted soon: one of them is asked for at each k.
+// Lines of memory that are wanted soon: one of them is asked for at every other k. The first cache waits for
+// no more than some 16 lines at once; if these are all from far, what the sums need now waits behind them.
 struct Lines {
     const char* at;
     int64_t step;
@@ -108,11 +110,12 @@ struct Product {
         };
         for (; depth >= tile_depth; depth -= tile_depth) {
             auto soon = often();
-            _Pragma("GCC unroll 4") for (int k = 0; k < int(tile_depth); ++k) add(soon);
+            Nothing nothing;
+            _Pragma("GCC unroll 2") for (int k = 0; k < int(tile_lines); ++k) add(soon), add(nothing);
         }
         if (depth > 0) {
-            auto soon = often();
-            do add(soon);
+            Nothing nothing;
+            do add(nothing);
             while (--depth > 0);
         }
         SPMDX_UNROLL for (int r = 0; r < Rows; ++r) SPMDX_UNROLL for (int c = 0; c < Count; ++c)

@@ -30,7 +30,7 @@ struct Multiplied {
 
 namespace {
 
-// A part of a matrix that is wanted soon, tile_depth of its lines at a time.
+// A part of a matrix that is wanted soon, tile_lines of its lines at a time.
 struct Ahead {
     static constexpr int64_t line = 64;  // bytes
 
@@ -50,9 +50,9 @@ struct Ahead {
 
     // The last ones of a run are asked for again with those before them: nothing behind it.
     SPMDX_METHOD Lines next() {
-        const int64_t last = count - tile_depth, first = done < last ? done : last > 0 ? last : 0;
+        const int64_t last = count - tile_lines, first = done < last ? done : last > 0 ? last : 0;
         const Lines some{at + first * along, along};
-        done += tile_depth;
+        done += tile_lines;
         if (done >= count) done = 0, at += across, --runs;
         return some;
     }
