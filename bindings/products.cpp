@@ -84,14 +84,17 @@ std::optional<Matrix> matrix_of(const py::array& array) {
 template <class T>
 using Kernel = void (*)(const Multiplied<T>&, T*);
 
-// The kernel that multiplies so many rows by such a matrix: one whose panels a cache holds, and which is no
-// vector; and so many that packing it for them costs less than is won. Else null.
+// The kernel that multiplies so many rows by such a matrix: one whose panels a cache holds and its columns
+// fill, and enough rows. What a product does besides its sums so many have to pay for: to turn over a matrix
+// whose columns lie one after another, or to read and write the result for few sums. Else null.
 template <class T>
 Kernel<T> kernel_for(int64_t rows, const Matrix& y) {
-    constexpr int64_t most = 2048 / int64_t(sizeof(T)), least = 2048;  // elements
-    const int64_t side = std::min(y.rows, y.columns);
-    const bool pays = y.columns > 1 && side <= most && rows * side > least && y.rows * y.columns >= least;
-    return own.load() && pays ? neural<T>().multiply : nullptr;
+    constexpr int64_t item = sizeof(T), panel = 128 / item, most = 2048 / item;  // columns; of the short side
+    constexpr int64_t least = 2048, few = 4, shallow = 32;                       // elements; rows; of k
+    const int64_t side = std::min(y.rows, y.columns), columns = (y.columns + panel - 1) / panel * panel;
+    const bool fits = side <= most && y.rows * y.columns >= least && 8 * y.columns >= 5 * columns;
+    const bool pays = rows > (y.turned || y.rows < shallow ? least / side : few);
+    return own.load() && fits && pays ? neural<T>().multiply : nullptr;
 }
 
 // The memory that the kernel packs operands into on this thread, which keeps it.

@@ -102,8 +102,8 @@ def kernel(request: pytest.FixtureRequest) -> Iterator[str]:
 
 WIDE = {"float32": 512, "float64": 256}  # columns of a block, and the longest side that is the kernel's
 # Rows, depth and columns: one and several blocks of each, strips and panels that are full and not.
-SHAPES = [(9, 256, 257), (65, 64, 33), (66, 65, 32), (131, 129, 16), (97, 257, 31), (94, 250, 544), (200, 1030, 90)]
-SHAPES += [(600, 140, 600), (700, 3, 700), (520, 520, 4)]
+SHAPES = [(9, 256, 257), (65, 64, 43), (66, 65, 32), (131, 129, 20), (97, 257, 31), (94, 250, 544), (200, 1030, 90)]
+SHAPES += [(600, 140, 600), (700, 3, 700), (520, 520, 27)]
 
 
 @pytest.mark.parametrize("dtype", WIDE)
@@ -138,24 +138,32 @@ def test_the_kernel_adds_in_the_order_of_k(kernel: str, dtype: str) -> None:
                 kernels.set_threads(threads)
                 assert np.array_equal(kernels.product(a, b), want)
             rows = [kernels.product(part, b) for part in (a[:10], a[10:100], a[100:])]
-            columns = [kernels.product(a, part) for part in (b[:, :7], b[:, 7:140], b[:, 140:])]
+            columns = [kernels.product(a, part) for part in (b[:, :27], b[:, 27:140], b[:, 140:])]
             assert np.array_equal(np.concatenate(rows), want) and np.array_equal(np.concatenate(columns, 1), want)
     by_k = kernels.product(x[:, :300], y[:300])
     assert np.array_equal(kernels.product(x[:, 300:], y[300:], by_k), want)
 
 
 def test_what_is_not_the_kernels(kernel: str) -> None:
-    """Few rows, one column, a small matrix, and one whose shorter side is long, are left to a BLAS; here there is none.
-    Few are those for which packing the matrix costs more than is won: the fewer, the longer its shorter side."""
+    """Few rows, columns that would leave a panel half empty, a small matrix, and one whose shorter side is long, are
+    left to a BLAS; here there is none. Few are four; where the matrix is turned over or shallow, those for which that
+    costs more than is won: the fewer, the longer its shorter side."""
+    across = np.asfortranarray
     for dtype, side in WIDE.items():
         x, y = whole_numbers(9, side + 1, dtype=dtype), whole_numbers(side + 1, side + 1, dtype=dtype, seed=1)
+        few, panel = 2048 // side, side // 16
         assert kernels.product(x, y) is None
         assert kernels.product(x[:, 1:], y[1:]) is not None and kernels.product(x, y[:, 1:]) is not None
-        assert kernels.product(x[: 2048 // side, 1:], y[1:]) is None and kernels.product(x, y[:, :200]) is None
+        assert kernels.product(x[:4, 1:], y[1:]) is None and kernels.product(x[:5, 1:], y[1:]) is not None
+        assert kernels.product(x[:few, 1:], across(y)[1:]) is None
+        assert kernels.product(x[: few + 1, 1:], across(y)[1:]) is not None
+        for columns, is_own in [(1, False), (panel // 2, False), (panel * 5 // 8, True), (panel + 1, False)]:
+            assert (kernels.product(x, y[:, :columns]) is not None) == is_own, columns
+        assert kernels.product(x[:, :31], y[:31]) is None and kernels.product(x[:, :32], y[:32]) is not None
+        assert kernels.product(x[:, :4], y[:4]) is None
+        x, y = whole_numbers(129, 16, dtype=dtype), whole_numbers(16, 128, dtype=dtype, seed=1)
+        assert kernels.product(x[:128], y) is None and kernels.product(x, y) is not None
         assert np.array_equal(kernels.matmul(x[:4], y), x[:4] @ y)
-        x, y = whole_numbers(2049, 2048, dtype=dtype), whole_numbers(2048, 2, dtype=dtype, seed=1)
-        assert kernels.product(x, y) is not None and kernels.product(x, y[:, :1]) is None
-        assert kernels.product(x[:1024], y) is None and kernels.product(x[:, :40], y[:40]) is None
     kernels.set_instruction_set("avx2")
     assert kernels.product(x, y) is None
 
