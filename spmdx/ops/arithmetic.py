@@ -14,6 +14,7 @@ from spmdx.array import Array
 from spmdx.dtypes import NUMERIC, REAL, DType, bfloat16, checked, kind, promoted
 from spmdx.errors import ArgumentError, DtypeError
 from spmdx.op import constant, default_mesh, op
+from spmdx.ops.axes import whole
 from spmdx.ops.compare import equal, greater, less
 from spmdx.ops.fit import fit
 from spmdx.ops.pointwise import FLOATS, REAL_OR_BOOL, pointwise
@@ -140,7 +141,11 @@ def trunc(xp: Any, x: Any) -> Any:
     return xp.trunc(x)
 
 
-@pointwise(NUMERIC)
+def _decimals(shape: tuple[int, ...], decimals: Any = 0) -> dict[str, Any]:
+    return {"decimals": whole(decimals, "round: decimals", "sx.round(x, 2)")}
+
+
+@pointwise(NUMERIC, prepare=_decimals)
 def round(xp: Any, x: Any, decimals: int = 0) -> Any:
     """The nearest number with so many decimals; of two equally near, the even one."""
     return xp.rint(x) if decimals == 0 and xp.asarray(x).dtype.kind in "fc" else xp.round(x, decimals)

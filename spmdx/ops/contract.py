@@ -228,6 +228,12 @@ def einsum(subscripts: Any, *operands: Any, optimize: Any = "auto") -> Array:
         both = (subscripts, *operands)
         n = len(both) // 2 * 2
         operands, lists = both[:n:2], [*both[1:n:2], *both[n:]]
+        if not lists or not all(isinstance(each, (list, tuple)) for each in lists):
+            got = ", ".join(type(each).__name__ for each in both)
+            raise ArgumentError(
+                f"einsum: operands without a string are followed each by a list of numbers; got {got}.",
+                '"ij,jk->ik" first, or x, [0, 1], y, [1, 2], [0, 2]',
+            )
     given = arrays(*operands)
     shapes = tuple([x.shape for x in given])
     ins, out = _read(subscripts, shapes) if not lists else _read_lists(lists, shapes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -85,3 +86,21 @@ def test_divmod() -> None:
 def test_what_at_is_prints() -> None:
     x = place(np.ones(3), a=SHARD(0))
     assert "float64[3]" in repr(x.at) and "(1,)" in repr(x.at[1])
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda x: sx.round(x, "a"),  # type: ignore[arg-type]
+        lambda x: sx.round(x, 1.5),  # type: ignore[arg-type]
+        lambda x: sx.einsum(3, x),
+        lambda x: sx.einsum(x, x, [0, 1]),
+        lambda x: sx.einsum(x),
+    ],
+)
+def test_what_rounds_nothing_and_sums_nothing_sends_nothing(wrong: Callable[[sx.Array], sx.Array]) -> None:
+    """An error that says what to write, before any message."""
+    x = place(np.ones((2, 3)), a=SHARD(1))
+    with sx.debug.trace() as t, pytest.raises(sx.SpmdxError, match="Write"):
+        wrong(x)
+    assert not t
