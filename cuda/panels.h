@@ -94,9 +94,9 @@ struct Product {
         // Four rows to a pointer: as many addresses as there are registers for.
         const T* left[groups];
         SPMDX_UNROLL for (int g = 0; g < groups; ++g) left[g] = from + 4 * g * row;
-        int64_t once = row, thrice = 3 * row, along = Lies == Left::beside ? Rows : step;
-        asm(""
-            : "+r"(once), "+r"(thrice), "+r"(along));  // or a compiler makes two loops, one for a step of 1
+        int64_t once = row, thrice = 3 * row, along = step;
+        // Or a compiler makes two loops, one for a step of 1, and moves sums between them.
+        asm("" : "+r"(once), "+r"(thrice), "+r"(along));
         const auto add = [&](auto& soon) __attribute__((always_inline)) {
             Vector<T> some[Count];
             right.next(some);
@@ -108,16 +108,12 @@ struct Product {
             }
             SPMDX_UNROLL for (int g = 0; g < groups; ++g) left[g] += Lies == Left::beside ? Rows : along;
         };
+        Nothing nothing;
         for (; depth >= tile_depth; depth -= tile_depth) {
             auto soon = often();
-            Nothing nothing;
             _Pragma("GCC unroll 2") for (int k = 0; k < int(tile_lines); ++k) add(soon), add(nothing);
         }
-        if (depth > 0) {
-            Nothing nothing;
-            do add(nothing);
-            while (--depth > 0);
-        }
+        for (; depth > 0; --depth) add(nothing);
         SPMDX_UNROLL for (int r = 0; r < Rows; ++r) SPMDX_UNROLL for (int c = 0; c < Count; ++c)
             store(to + r * wide + c * w, sum[r][c]);
     }

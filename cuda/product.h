@@ -35,9 +35,8 @@ struct Ahead {
     static constexpr int64_t line = 64;  // bytes
 
     const char* at = nullptr;
-    int64_t along = 0, across = 0;  // bytes from line to line, and from these to the next
-    int64_t count = 0, runs = 0,
-            done = 0;  // lines of a run, runs left, lines of this one that were asked for
+    int64_t along = 0, across = 0;          // bytes from line to line of a run, and to the next run
+    int64_t count = 0, runs = 0, done = 0;  // lines of a run, runs left, lines of this one asked for
 
     template <class T>
     static Ahead of(Strided<const T> m, int64_t rows, int64_t columns) {
@@ -48,7 +47,7 @@ struct Ahead {
         return {at, line, row, lines, rows, 0};
     }
 
-    // The last ones of a run are asked for again with those before them: nothing behind it.
+    // The last lines of a long run are asked for with some before them, and so nothing behind it is.
     SPMDX_METHOD Lines next() {
         const int64_t last = count - tile_lines, first = done < last ? done : last > 0 ? last : 0;
         const Lines some{at + first * along, along};
