@@ -73,21 +73,20 @@ void run_activation(py::array out, const std::string& name, const Arrays& inputs
     for (size_t i = 0; i < inputs.size(); ++i) in[i] = Part(inputs[i], out);
     for (size_t i = inputs.size(); i < in.size(); ++i) in[i] = in[i - 1];
     const bool by_parts = in[0].repeats || in[1].repeats || in[2].repeats;
-    const uint64_t parts = by_parts ? uint64_t(out.shape(0)) : 1, size = uint64_t(out.size()) / parts;
+    const uint64_t size = uint64_t(out.size()), part = by_parts ? size / uint64_t(out.shape(0)) : size;
     const size_t item = size_t(out.itemsize());
     char* const data = static_cast<char*>(out.mutable_data());
     const Build* const use = build().load();
-    const auto run = [&](uint64_t part, uint64_t begin, uint64_t end) {
-        const size_t skip = part * size * item;
-        std::array<const void*, 3> at;
-        for (size_t i = 0; i < at.size(); ++i) at[i] = in[i].data + (in[i].repeats ? 0 : skip);
-        use->activate(found->second.which, wide, data + skip, at.data(), numbers, begin, end);
-    };
-    constexpr uint64_t least = 1 << 15;
     py::gil_scoped_release release;
-    if (!by_parts) return parallel(size, least, [&](uint64_t begin, uint64_t end) { run(0, begin, end); });
-    parallel(parts, least / size + 1, [&](uint64_t begin, uint64_t end) {
-        for (uint64_t part = begin; part < end; ++part) run(part, 0, size);
+    parallel(size, 1 << 15, [&](uint64_t begin, uint64_t end) {
+        while (begin < end) {  // to the end of a part, and on
+            const uint64_t first = begin / part * part, stop = std::min(end, first + part);
+            std::array<const void*, 3> at;
+            for (size_t i = 0; i < at.size(); ++i) at[i] = in[i].data + (in[i].repeats ? 0 : first * item);
+            use->activate(found->second.which, wide, data + first * item, at.data(), numbers, begin - first,
+                          stop - first);
+            begin = stop;
+        }
     });
 }
 

@@ -133,6 +133,32 @@ def test_what_optimizers_do(dtype: Any) -> None:
 
 
 @pytest.mark.parametrize("dtype", BOUND)
+@pytest.mark.parametrize("shape", [(3, 5), (1, 7), (3, 4, 5), (2, 1, 3), (2, 70_001)])
+def test_what_is_repeated_along_the_first_dimension(shape: tuple[int, ...], dtype: Any) -> None:
+    """Exact: an operand that is a row, a number, or either in the later dimensions, repeated, as its copy; on one
+    thread and on three."""
+    x = RANDOM.standard_normal(shape).astype(dtype)
+    x.reshape(-1)[::3] = 0
+    rows = [x[0] + dtype(1), np.full((), 1.5, dtype), x[:1, ..., :1] - dtype(1)]
+    for row in rows:
+        g = np.broadcast_to(row, shape)
+        want = np.where(x > 0, g, np.where(x == 0, g * dtype(0.5), dtype(0)))
+        for threads in (1, 3):
+            kernels.set_threads(threads)
+            out = np.empty_like(x)
+            kernels.activate(out, "passed", [g, x], [0.0, 0.5, 1.0])
+            assert np.array_equal(out, want), (row.shape, threads)
+    kernels.set_threads(1)
+
+
+def test_what_lies_otherwise_is_an_error() -> None:
+    x = np.ones((3, 4))
+    for wrong in (np.broadcast_to(x[:, :1], (3, 4)), np.ones((4, 3)).T, np.broadcast_to(1.0, (4, 3)), x[:2]):
+        with pytest.raises(ValueError, match="expected"):
+            kernels.activate(np.empty_like(x), "passed", [wrong, x], [0.0, 0.5, 1.0])
+
+
+@pytest.mark.parametrize("dtype", BOUND)
 @pytest.mark.parametrize("sizes", [(1003,), (5, 0, 40_000, 1), (1_100_000, 3)])
 def test_adam(sizes: tuple[int, ...], dtype: Any) -> None:
     """Exact: all parameters in one pass, small ones and such as go past the caches, as each by itself."""

@@ -28,6 +28,45 @@ def test_a_gradient_lies_where_its_value_does() -> None:
         assert g.placement == (x.redistribute({}).placement if partial else x.placement)
 
 
+def test_arrays_alone_and_in_a_container_have_the_same_gradients() -> None:
+    """Exact; also where a plan runs when the gradient is asked for, or only when it is pulled back."""
+    x = sx.asarray(VALUE, placement={"world": sx.Shard(0)})
+
+    def loss(a: sx.Array, b: sx.Array) -> sx.Array:
+        return sx.sum(sx.exp(a) * b * b)
+
+    alone = sx.grad(loss, argnums=(0, 1))(x, x)
+    within = sx.grad(lambda both: loss(*both))([x, x])
+    _, pull_back = sx.vjp(loss, x, x)
+    with sx.Plan().on(x.mesh):
+        planned = sx.grad(loss, argnums=(0, 1))(x, x)
+        pulled = pull_back(sx.ones((), dtype=x.dtype))
+    assert type(alone) is type(pulled) is tuple and type(within) is list
+    for found in (alone, within, planned, pulled):
+        for g, want in zip(found, (np.exp(VALUE) * VALUE**2, np.exp(VALUE) * 2 * VALUE), strict=True):
+            assert np.allclose(g.numpy(), want, rtol=1e-14) and g.placement == x.placement
+    assert all(
+        np.array_equal(g.numpy(), a.numpy()) for g, a in zip([*within, *planned, *pulled], alone * 3, strict=True)
+    )
+
+
+def test_a_number_is_sent_as_often_as_it_is_asked_for() -> None:
+    """Exact: the first time and when the move is remembered, traced or not; `explicit` forbids it each time."""
+    x = sx.asarray(VALUE, placement={"world": sx.Shard(0)})
+    loss, sent = sx.sum(x * x), int(x.mesh.size > 1)
+    want = float(loss)
+    for _ in range(3):
+        with sx.debug.trace() as t:
+            assert float(loss) == loss.item() == want
+        assert len(t) == 2 * sent
+        assert float(loss) == want
+        if sent:
+            with sx.explicit(), pytest.raises(sx.SpmdxError, match="forbids"):
+                float(loss)
+        with pytest.raises(sx.SpmdxError, match="dry run"):
+            sx.eval_shape(lambda x: sx.asarray(float(sx.sum(x))), x)
+
+
 def test_gradients_of_gradients() -> None:
     for placement in placements():
         x = sx.asarray(VALUE, placement=placement)
