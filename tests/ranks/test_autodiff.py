@@ -38,7 +38,7 @@ def test_arrays_alone_and_in_a_container_have_the_same_gradients() -> None:
     alone = sx.grad(loss, argnums=(0, 1))(x, x)
     within = sx.grad(lambda both: loss(*both))([x, x])
     _, pull_back = sx.vjp(loss, x, x)
-    with sx.Plan().on(x.mesh):
+    with sx.Plan(grads={"*": {"world": sx.Shard(0)}}).on(x.mesh):
         planned = sx.grad(loss, argnums=(0, 1))(x, x)
         pulled = pull_back(sx.ones((), dtype=x.dtype))
     assert type(alone) is type(pulled) is tuple and type(within) is list
