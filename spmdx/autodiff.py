@@ -18,27 +18,30 @@ from spmdx.array import Array
 from spmdx.errors import ArgumentError, BatchError, GradientError, ShapeError
 from spmdx.later import arrive
 from spmdx.op import Operation, call, registry
-from spmdx.ops.create import full, zeros_like
+from spmdx.ops.create import full
 from spmdx.ops.elementwise import add
-from spmdx.ops.place import asarray, moved_arrays
+from spmdx.ops.place import asarray
 from spmdx.ops.transfer import brought
-from spmdx.plan import plan
 from spmdx.runtime import kernels
 from spmdx.spec import Spec
 from spmdx.tape import Bundle, Watched, plain
 from spmdx.transforms.batched import Level, level_of
+from spmdx.transforms.homeward import Homeward, home
 
 
-def pull(outputs: Sequence[Any], cotangents: Sequence[Any], leaves: Sequence[Watched]) -> list[Array | None]:
-    """The gradients of the leaves, given those of the outputs; None for a leaf that no output depends on. The compiled
-    module walks the records, the latest first; the rest of this page is what it asks on its way."""
+def pull(
+    outputs: Sequence[Any], cotangents: Sequence[Any], leaves: Sequence[Watched], done: Any = None
+) -> list[Array | None]:
+    """The gradients of the leaves, given those of the outputs; None for a leaf that no output depends on, and for those
+    that ``done(k, g)`` was told of, because nothing was to be added to them any more. The compiled module walks the
+    records, the latest first; the rest of this page is what it asks on its way."""
     if level_of(outputs) is not None:
         raise BatchError(
             "a gradient is asked of what depends on an example of a vmap that has ended: it left the mapped function "
             "otherwise than as its result.",
             "what is wanted outside into the result, a pytree of arrays",
         )
-    return kernels.walk(outputs, cotangents, leaves)  # type: ignore[no-any-return]
+    return kernels.walk(outputs, cotangents, leaves, done)  # type: ignore[no-any-return]
 
 
 def _joined(node: Any, before: Any, g: Any) -> Any:
@@ -97,31 +100,48 @@ class PullBack:
 
     def __call__(self, cotangents: Any) -> Any:
         """The gradients, each at home: in the placement of its primal."""
-        return self.at_home(self.apart(cotangents))
+        return self.pulled(self.outputs, self._given(cotangents))
 
     def apart(self, cotangents: Any) -> list[Array | None]:
         """The gradients of the leaves where they arose, such as Partial; None for those that nothing depends on."""
+        return pull(self.outputs, self._given(cotangents), self.watched)
+
+    def _given(self, cotangents: Any) -> list[Any]:
         given = tree.match(cotangents, self.out_def, "the cotangent")
-        return pull(self.outputs, [slope_of(x, g, "cotangent") for x, g in zip(self.outputs, given)], self.watched)
+        return [slope_of(x, g, "cotangent") for x, g in zip(self.outputs, given)]
 
     def let_go(self) -> None:
         """Drop the records, and with them the memory of what was computed: only `at_home` is still to come."""
         self.outputs, self.watched = [], []
 
+    def pulled(self, outputs: list[Any], cotangents: list[Any]) -> Any:
+        """The gradients from these cotangents; under a plan they may go home while others are still to come."""
+        running = context.get().plan
+        if running is None or self.nested:
+            return self.at_home(pull(outputs, cotangents, self.watched))
+        way = self._homeward(running)
+        return self._arrived(way, pull(outputs, cotangents, self.watched, way.take if way.fills() else None))
+
     def at_home(self, found: list[Array | None]) -> Any:
         """These gradients, or sums of such, brought home in as few messages as they need."""
         running = context.get().plan
-        if running is None or self.nested:
-            for g, x in zip(found, self.leaves):
-                if g is None or g.spec is not x.spec or g.spec.partial:
-                    break
-            else:
-                return self.rebuilt(found)
-        places = [home(x.spec) for x in self.leaves]
         if running is not None and not self.nested:
-            places = running.homes(lambda: [p.partition(".")[2] for p in tree.paths_of(self.structure())], places)
-            running.end()
-        return self.rebuilt(_at_home(found, self.leaves, places))
+            return self._arrived(self._homeward(running), found)
+        for g, x in zip(found, self.leaves):
+            if g is None or g.spec is not x.spec or g.spec.partial:
+                return self.rebuilt(Homeward(self.leaves, [home(x.spec) for x in self.leaves]).all(found))
+        return self.rebuilt(found)
+
+    def _homeward(self, running: Any) -> Homeward:
+        places = running.homes(self._paths, [home(x.spec) for x in self.leaves])
+        return Homeward(self.leaves, places, running.bucket)
+
+    def _paths(self) -> list[str]:
+        return [path.partition(".")[2] for path in tree.paths_of(self.structure())]
+
+    def _arrived(self, way: Homeward, found: list[Array | None]) -> Any:
+        context.get().plan.end()
+        return self.rebuilt(way.all(found))
 
     def structure(self) -> tree.TreeDef:
         """The primals' containers."""
@@ -234,7 +254,7 @@ def value_and_grad(
             grads = pull_back(one_like(value))
         else:
             value, pull_back = _recorded(chosen, primals)
-            grads = pull_back.at_home(pull([value], [one_like(value)], pull_back.watched))
+            grads = pull_back.pulled([value], [one_like(value)])
             value, aux = value if pull_back.nested else plain(value), []
         grads = grads[0] if single else grads
         return ((value, *aux) if has_aux else value), grads
@@ -320,24 +340,6 @@ def _checked(leaf: Any) -> Array:
             "argnums for the arguments that have gradients, or x.astype(float)",
         )
     return x
-
-
-@lru_cache(maxsize=4096)
-def home(spec: Spec) -> Spec:
-    """Where the gradient of a value lies: as the value, Replicate where it is Partial."""
-    return spec.replace(partial=()) if spec.partial else spec
-
-
-def _at_home(found: list[Array | None], leaves: Sequence[Array], places: Sequence[Spec]) -> list[Array]:
-    """Gradients moved to their places, in as few messages as they need."""
-    if all(g is not None and g.spec is place for g, place in zip(found, places)):
-        return found  # type: ignore[return-value]  # none is None
-    grads = [zeros_like(x) if g is None else g for g, x in zip(found, leaves)]
-    grads = brought(grads, [p.mesh for p in places])
-    targets = [place.replace(dtype=g.dtype) for g, place in zip(grads, places)]
-    return moved_arrays(
-        grads, targets, [plan(g.spec, t) for g, t in zip(grads, targets)], "grad", implied=False, wait=False
-    )
 
 
 __all__ = ["call", "grad", "stop_gradient", "value_and_grad", "vjp"]

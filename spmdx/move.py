@@ -19,7 +19,7 @@ from spmdx.runtime import memory, simulate
 from spmdx.runtime.message import Message
 from spmdx.runtime.message import pack as pack
 from spmdx.runtime.message import unpack as unpack
-from spmdx.runtime.pending import Coming
+from spmdx.runtime.pending import Coming, Halves, Pending
 from spmdx.spec import Spec
 
 PARTS = 2**17  # what the messages that are remembered may list, all together
@@ -63,8 +63,12 @@ def move(plans: Sequence[tuple[Step, ...]], blocks: Sequence[Block], cause: str 
     return blocks
 
 
-def begin(plans: Sequence[tuple[Step, ...]], blocks: Sequence[Block], cause: str) -> list[Block | Coming]:
-    """As `move`, but that what a block's last collective brings is not waited for, where the transport can do so."""
+def begin(
+    plans: Sequence[tuple[Step, ...]], blocks: Sequence[Block], cause: str, halves: list[Halves] | None = None
+) -> list[Block | Coming]:
+    """As `move`, but that what a block's last collective brings is not waited for, where the transport can do so. With
+    a list for ``halves`` that holds for all-reduces too: they are added to it, and whoever gave it calls ``gather`` of
+    each later, at the same line on every rank."""
     blocks, left = list(blocks), [list(steps) for steps in plans]
 
     def local(steps: list[Step], block: Block) -> Block:
@@ -77,10 +81,14 @@ def begin(plans: Sequence[tuple[Step, ...]], blocks: Sequence[Block], cause: str
     for together, steps in _rounds(left, cause):
         given, mesh = [blocks[i] for i in together], steps[0].source.mesh
         last = mesh.device != "sim" and not any(s.verb not in LOCAL for i in together for s in left[i])
-        pending = None
+        pending: Pending | Halves | None = None
         if last:
             comm = context.world().comm(mesh)
-            pending = comm.group(steps[0].axes).begin(_message(steps, comm.coordinate), given)
+            group, message = comm.group(steps[0].axes), _message(steps, comm.coordinate)
+            pending = group.begin(message, given)
+            if pending is None and halves is not None and (half := group.half(message, given)) is not None:
+                pending = half
+                halves.append(half)
         if pending is None:
             for i, block in zip(together, _collective(steps, given)):
                 blocks[i] = local(left[i], block)

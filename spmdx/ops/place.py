@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -204,9 +204,11 @@ def moved_arrays(
     cause: str,
     implied: bool = True,
     wait: bool = True,
+    halves: list[Any] | None = None,
 ) -> list[Array]:
     """Arrays brought to their target specs, recorded where a gradient watches. ``implied``: the user's line did not ask
-    for it in so many words, so that it is an error inside `explicit`. Without ``wait`` they may be on their way."""
+    for it in so many words, so that it is an error inside `explicit`. Without ``wait`` they may be on their way, and
+    with ``halves`` only one half of it, as `move.begin` says."""
     if not any(plans):
         return list(arrays)
     batch = next((type(a) for a in arrays if hasattr(a, "level")), None) if context.get().batch else None
@@ -224,7 +226,7 @@ def moved_arrays(
     blocks: list[Any] = [None] * len(arrays)
     if dry:
         count(plans, cause)
-    run = move if wait or any(type(a) is Watched for a in arrays) else begin
+    run = move if wait or any(type(a) is Watched for a in arrays) else partial(begin, halves=halves)
     for i, block in zip(inside, run([plans[i] for i in inside], [arrays[i]._block for i in inside], cause)):
         blocks[i] = block
     return [

@@ -67,6 +67,8 @@ class Plan:
             gradient; the gradients go home in one message.
         grads: of the parameters' gradients, where they differ from the parameters.
         state: of the optimizer's arrays, where they differ from the parameters.
+        bucket: how many bytes of gradients go home together, as soon as they are there; 25 MiB if left out. The rest
+            goes at the end of the walk backwards, so that less than a bucket is one message.
 
     An entry is a dict of mesh axis to ``Shard``, ``Replicate`` or ``Spread``. Patterns are fnmatch's (``*`` also
     crosses dots), or compiled regular expressions that are searched for. Every pattern that fits counts; where two
@@ -83,9 +85,13 @@ class Plan:
         gather: Entries | None = None,
         grads: Entries | None = None,
         state: Entries | None = None,
+        bucket: int | None = None,
     ) -> None:
         given = (params, names, gather, grads, state)
         self.rules = {kind: _rules(kind, entries) for kind, entries in zip(KINDS, given)}
+        if bucket is not None and (isinstance(bucket, bool) or not isinstance(bucket, int) or bucket < 1):
+            raise ArgumentError(f"a bucket is a number of bytes above 0; got {bucket!r}.", "sx.Plan(bucket=25 * 2**20)")
+        self.bucket = bucket
         self._found: dict[tuple[str, str], dict[str, Word]] = {}
 
     def __or__(self, other: Plan) -> Plan:
@@ -93,6 +99,7 @@ class Plan:
             raise ArgumentError(f"plans are combined with plans; got {other!r}.", f"plan | sx.Plan({_entries(other)})")
         made = Plan()
         made.rules = {kind: (*self.rules[kind], *other.rules[kind]) for kind in KINDS}
+        made.bucket = self.bucket if other.bucket is None else other.bucket
         return made
 
     def __ror__(self, other: Any) -> Plan:
@@ -100,6 +107,7 @@ class Plan:
 
     def __repr__(self) -> str:
         lines = [f"  {kind}: {r.text} -> {r.axes}" for kind, rules in self.rules.items() for r in rules]
+        lines += [] if self.bucket is None else [f"  bucket: {self.bucket} bytes"]
         return "\n".join(["Plan(", *lines, ")"])
 
     @property

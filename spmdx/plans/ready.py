@@ -13,7 +13,7 @@ from spmdx.plans.plan import Plan
 def data_parallel(axis: str = "data", batch: str = "batch") -> Plan:
     """Every rank has its part of what the model names "batch" (first dimension), and all of the parameters.
 
-    A step moves the gradients: one all-reduce of all of them, 2 n (p - 1) / p bytes for n bytes of parameters.
+    A step moves the gradients: one all-reduce a bucket of them, 2 n (p - 1) / p bytes for n bytes of parameters.
     """
     return Plan(names={batch: {axis: Shard(0)}})
 
@@ -42,7 +42,7 @@ def sequence_parallel(axis: str, residual: str = "residual", normed: str = "norm
 def zero1(axis: str = "data", batch: str = "batch") -> Plan:
     """Data-parallel, with the optimizer's state divided. "ZeRO" (Rajbhandari et al., 2020), stage 1.
 
-    A step reduce-scatters the gradients at its end and gathers the new parameters: 2 n (p - 1) / p bytes.
+    A step reduce-scatters the gradients, a bucket at a time, and gathers the new parameters: 2 n (p - 1) / p bytes.
     """
     spread = {axis: Spread()}
     return data_parallel(axis, batch) | Plan(grads={"*": spread}, state={"*": spread})

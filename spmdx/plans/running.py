@@ -11,7 +11,6 @@ from weakref import ref
 
 from spmdx import context, tree
 from spmdx.array import Array
-from spmdx.autodiff import home
 from spmdx.errors import ArgumentError
 from spmdx.later import Later
 from spmdx.mesh import Mesh
@@ -24,7 +23,10 @@ from spmdx.spec import Spec
 from spmdx.tape import Bundle, Rule, Watched, plain
 from spmdx.transforms.batched import Batched, around, innermost, level_of, rewrapped
 from spmdx.transforms.bundle import bundled
+from spmdx.transforms.homeward import home
 from spmdx.transforms.remat import part
+
+BUCKET = 25 * 2**20  # bytes of gradients that go home together: long messages, while most of the walk is still to come
 
 # Leaves of a function's result: arrays, which get a mark, and what holds none.
 MARKED = frozenset([Array, Watched, Batched, Later, int, float, complex, bool, str, bytes])
@@ -83,7 +85,7 @@ class Running:
     """
 
     def __init__(self, plan: Plan, mesh: Mesh) -> None:
-        self.plan, self.mesh = plan, mesh
+        self.plan, self.mesh, self.bucket = plan, mesh, BUCKET if plan.bucket is None else plan.bucket
         self.used: Counter[tuple[str, str]] = Counter()
         self.held: Group | None = None  # of a call that has ended: the next one drops its arrays
         self.groups: list[Group] = []  # entered in this gradient

@@ -17,7 +17,7 @@ from numpy.typing import DTypeLike
 from spmdx.errors import MeshError
 from spmdx.mesh import Mesh
 from spmdx.runtime.message import Block, Message
-from spmdx.runtime.pending import Pending
+from spmdx.runtime.pending import Halves, Pending
 from spmdx.runtime.pool import Flat, take
 from spmdx.runtime.reduction import combine, reduce_ordered
 
@@ -89,6 +89,12 @@ class Group(ABC):
     def begin(self, message: Message, blocks: Sequence[Block]) -> Pending | None:
         """The same, begun and not waited for; None where nothing is won by that: then `carry` it."""
         return None
+
+    def half(self, message: Message, blocks: Sequence[Block]) -> Halves | None:
+        """An all-reduce of which the first half has begun; None where nothing is won by that."""
+        if not self.begins or message.verb != "all_reduce":
+            return None
+        return Halves(self, message, message.packed(blocks, self.buffer), near_equal(sum(message.counts), self.size))
 
     def all_gather(self, send: Flat, counts: Counts, out: Flat | None = None) -> list[Flat]:
         """Every member's ``send``, in member order; member i's has ``counts[i]`` elements.

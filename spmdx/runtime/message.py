@@ -122,8 +122,8 @@ class Message:
         """The blocks that come out when ``flat`` goes through a group's verb."""
         if self.reduces:
             if self.verb == "all_reduce":
-                return self._split(group.all_reduce(flat, self.op), group.take)
-            return self._split(group.reduce_scatter(flat, self.counts, self.op), group.take)
+                return self.split(group.all_reduce(flat, self.op), group.take)
+            return self.split(group.reduce_scatter(flat, self.counts, self.op), group.take)
         if len(self.routes) == 1 and self.routes[0].direct:
             out = group.take(self.elements[0], self.dtype)
             self._travel(flat, group, out)
@@ -165,7 +165,7 @@ class Message:
             parts = group.all_to_all(flat, self.counts, self.incoming, out=out)
         return parts
 
-    def _split(self, flat: Flat, take: Callable[[int, Any], Flat]) -> list[Block]:
+    def split(self, flat: Flat, take: Callable[[int, Any], Flat]) -> list[Block]:
         """A reduced message is the blocks one after another: views of it, for it is ours."""
         blocks, at = [], 0
         for r, n in zip(self.routes, self.elements):

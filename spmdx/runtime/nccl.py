@@ -149,11 +149,9 @@ class Watch:
 class NcclGroup(Group):
     """One communicator of NCCL, beside the host's group of the same ranks."""
 
-    begins = True
-
     def __init__(self, comm: Any, plain: Group, axes: tuple[str, ...], ranks: Sequence[int], watch: Watch) -> None:
         self.comm, self.plain, self.axes, self.ranks, self.watch = comm, plain, axes, ranks, watch
-        self.rank, self.size = plain.rank, plain.size
+        self.rank, self.size, self.begins = plain.rank, plain.size, plain.size > 1
         self.device, self.limit = gpu.here(), limit()
         self.take = self.device.xp.empty
         self.native = os.environ.get("SPMDX_REDUCE") == "nccl"
@@ -186,20 +184,24 @@ class NcclGroup(Group):
         return event
 
     def begin(self, message: Message, blocks: Sequence[Block]) -> Pending | None:
-        """An exchange or a gathering that goes on beside what is computed next; sums are made when it has come."""
-        if message.verb == "all_reduce" or self.size == 1:
+        """An exchange, a gathering or a sum by NCCL that goes on beside what is computed next; sums in member order
+        are made when it has come."""
+        whole, dtype = message.verb == "all_reduce", message.dtype
+        if not self.begins or (whole and not self._natively(dtype, message.op)):
             return None
         compute, messages = self.device.cupy.cuda.get_current_stream(), self.device.messages
         self.device.seen(blocks)
         flat: Any = message.packed(blocks, self.buffer)
-        counts = [message.counts[self.rank]] * self.size if message.reduces else message.incoming
-        out = self.take(sum(counts), message.dtype)
+        reduces = message.reduces and not whole
+        counts = [message.counts[self.rank]] * self.size if reduces else message.incoming
+        out = self.take(sum(counts), dtype)
         messages.wait_event(compute.record())
-        if message.verb == "all_gather":
-            call, args = self.comm.gather_ranges, (flat.data.ptr, _ranges(out, counts))
-        else:
-            call, args = self.comm.exchange, (_ranges(flat, message.counts), _ranges(out, counts))
-        event = self._call(messages, message.what, call, *args, BYTES)
+        call, args = self.comm.exchange, (_ranges(flat, message.counts), _ranges(out, counts), BYTES)
+        if whole:
+            call, args = self.comm.all_reduce, self._summed(flat, out, str(message.op))
+        elif message.verb == "all_gather":
+            call, args = self.comm.gather_ranges, (flat.data.ptr, _ranges(out, counts), BYTES)
+        event = self._call(messages, message.what, call, *args)
         arrived = Arrived(cut(out, counts))
         arrived.take = self.take
         request = _Enqueued(self.device, event, compute, messages.is_capturing())
@@ -223,7 +225,7 @@ class NcclGroup(Group):
         return cut(out, recv_counts)
 
     def reduce_scatter(self, send: Flat, counts: Counts, op: str) -> Flat:
-        if not self._natively(send, op) or min(counts) != max(counts):
+        if not self._natively(send.dtype, op) or min(counts) != max(counts):
             return super().reduce_scatter(send, counts, op)
         out: Any = self.take(counts[self.rank], send.dtype)
         args = send.data.ptr, out.data.ptr, counts[self.rank], TYPES[send.dtype.name], OPS[op]
@@ -231,15 +233,19 @@ class NcclGroup(Group):
         return out
 
     def all_reduce(self, send: Flat, op: str) -> Flat:
-        if not self._natively(send, op):
+        if not self._natively(send.dtype, op):
             return super().all_reduce(send, op)
         out: Any = self.take(len(send), send.dtype)
-        arrays = [(send.data.ptr, out.data.ptr, len(send))]
-        self._enqueue(f"all_reduce {op}", self.comm.all_reduce, arrays, TYPES[send.dtype.name], OPS[op])
+        self._enqueue(f"all_reduce {op}", self.comm.all_reduce, *self._summed(send, out, op))
         return out
 
-    def _natively(self, send: Flat, op: str) -> bool:
-        return self.native and self.size > 1 and op in OPS and send.dtype.name in TYPES
+    def _natively(self, dtype: Any, op: str | None) -> bool:
+        return self.native and self.size > 1 and op in OPS and dtype.name in TYPES
+
+    @staticmethod
+    def _summed(send: Any, out: Any, op: str) -> tuple[Any, ...]:
+        """What NCCL's own all-reduce takes."""
+        return [(send.data.ptr, out.data.ptr, len(send))], TYPES[send.dtype.name], OPS[op]
 
     def broadcast(self, buf: Flat, root: int) -> None:
         """In place."""

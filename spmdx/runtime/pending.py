@@ -15,7 +15,7 @@ from time import perf_counter, sleep
 from typing import Any, Protocol
 
 from spmdx.runtime import kernels
-from spmdx.runtime.message import Block, Message
+from spmdx.runtime.message import Block, Message, flat_message
 from spmdx.runtime.pool import Flat, take
 from spmdx.runtime.reduction import reduce_ordered
 
@@ -58,6 +58,10 @@ class Arrived:
         """The reduction, in member order, of what every member packed for this one."""
         return reduce_ordered(self.parts, op)
 
+    def all_reduce(self, send: Flat, op: str) -> Flat:
+        """What was reduced on its way."""
+        return self.parts[0]
+
 
 class Pending:
     """One collective that has begun. It holds the memory that is being sent until it is done."""
@@ -92,6 +96,35 @@ class Pending:
                 request.wait()
                 oldest._blocks = message.sent(sent, group)
                 oldest._left = None
+        return self._blocks
+
+
+class Halves:
+    """An all-reduce in two collectives that begin: the first brings every member the sums of its share, the second all
+    shares to all. Members begin a communicator's collectives in one order, so that the second waits for a line of the
+    program that all come to, and not for the first to be done."""
+
+    def __init__(self, group: Any, message: Message, flat: Flat, counts: Sequence[int]) -> None:
+        self.group, self.message, self.counts = group, message, tuple(counts)
+        own = (counts[group.rank],)
+        first = flat_message("reduce_scatter", message.op, message.dtype, self.counts, own, message.what)
+        self._shares: Pending | None = group.begin(first, [flat])
+        self._whole: Pending | None = None
+        self._blocks: list[Block] = []
+
+    def gather(self) -> None:
+        """Begin the second, once the first is done; nothing if it has begun."""
+        if self._shares is not None:
+            [share], what = self._shares.wait(), self.message.what
+            second = flat_message("all_gather", None, self.message.dtype, (len(share),), self.counts, what)
+            self._shares, self._whole = None, self.group.begin(second, [share])
+
+    def wait(self) -> list[Block]:
+        """The blocks, when they have come."""
+        self.gather()
+        if self._whole is not None:
+            [flat] = self._whole.wait()
+            self._blocks, self._whole = self.message.split(flat, self.group.take), None
         return self._blocks
 
 
@@ -140,7 +173,7 @@ def finish() -> None:
 class Coming:
     """One block of a pending collective, and what is still to be done with it."""
 
-    def __init__(self, pending: Pending, number: int, finish: Callable[[Block], Block]) -> None:
+    def __init__(self, pending: Pending | Halves, number: int, finish: Callable[[Block], Block]) -> None:
         self.pending, self.number, self.finish = pending, number, finish
 
     def wait(self) -> Block:

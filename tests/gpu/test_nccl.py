@@ -194,6 +194,55 @@ def test_what_has_begun() -> None:
     spmd(3)(program)()
 
 
+def test_a_sum_in_two_halves() -> None:
+    """Exact. The second half begins at a line of the program; no host waits."""
+
+    def program() -> None:
+        group = made({"a": 3}).group(("a",))
+        each = [np.arange(7.0) + 10.0**i for i in range(3)]
+        message = flat_message("all_reduce", "sum", np.dtype(float), (7,), (7,), "all_reduce sum")
+        group.barrier()  # the log is everybody's
+        before = len(stand_in.log)
+        group.barrier()
+        first, second = (group.half(message, [up(sign * each[group.rank])]) for sign in (1, -1))
+        assert first is not None and second is not None
+        first.gather()
+        assert first._whole is not None and second._whole is None
+        whole = reduce_ordered(each, "sum")
+        blocks = [half.wait()[0] for half in (second, first)]
+        group.barrier()
+        since = stand_in.log[before:]
+        group.barrier()
+        assert not [entry for entry in since if entry[0] == "wait"]
+        for block, want in zip(blocks, (-whole, whole)):
+            np.testing.assert_array_equal(block.get(), want)
+        gathers = flat_message("all_gather", None, np.dtype(float), (7,), (7, 7, 7), "all_gather")
+        assert group.half(gathers, [up(each[0])]) is None
+
+    import stand_in
+
+    spmd(3)(program)()
+
+
+def test_a_sum_by_nccl_begins_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exact here, of small integers: one call, and nothing to be done when it has come."""
+    monkeypatch.setenv("SPMDX_REDUCE", "nccl")
+    calls: list[str] = []
+
+    def program() -> None:
+        group = made({"a": 2}).group(("a",))
+        call = group._call
+        group._call = lambda stream, what, *args: (calls.append(what), call(stream, what, *args))[1]  # type: ignore[method-assign]
+        message = flat_message("all_reduce", "sum", np.dtype(float), (6,), (6,), "all_reduce sum")
+        pending = group.begin(message, [up(np.arange(6.0) + group.rank)])
+        assert pending is not None
+        (block,) = pending.wait()
+        np.testing.assert_array_equal(block.get(), 2 * np.arange(6.0) + 1)
+
+    spmd(2)(program)()
+    assert calls == ["all_reduce sum"] * 2
+
+
 # Errors
 
 

@@ -1,5 +1,6 @@
-"""Run by test_ahead.py under mpiexec: steps of a deep GPT under a plan, messages waited for and not, on MPI alone. With
-a second word, the dtype that it computes in, which its float32 parameters are cast to before the first block."""
+"""Run by test_ahead.py under mpiexec: steps of a deep GPT under a plan, messages waited for and not, on MPI alone. Two
+more words, or "-": the dtype that it computes in, which its float32 parameters are cast to before the first block; and
+the bytes of a bucket."""
 
 from __future__ import annotations
 
@@ -23,7 +24,9 @@ def cast_first(dtype: str) -> Any:
     return sx.value_and_grad(lambda params, batch: model.loss(nn.cast(params, dtype), batch, DEEP))
 
 
-def steps(words: str, mesh: Any, dtype: str | None) -> tuple[list[float], Any, list[Any], list[int], list[bool]]:
+def steps(
+    words: str, mesh: Any, dtype: str | None, bucket: int | None
+) -> tuple[list[float], Any, list[Any], list[int], list[bool]]:
     """Losses, parameters; of the last step what was sent, how much was on its way when something began, and whether a
     block's parameters were on their way when it was entered."""
     optimizer, step, losses = optim.adamw(1e-2), cast_first(dtype) if dtype else gradient(DEEP), []
@@ -42,7 +45,7 @@ def steps(words: str, mesh: Any, dtype: str | None) -> tuple[list[float], Any, l
         return enter(self)
 
     Group.enter = counted_enter  # type: ignore[method-assign]
-    with plans.plan(words).on(mesh):
+    with (plans.plan(words) | sx.Plan(bucket=bucket)).on(mesh):
         params = nn.init(model.parameters(DEEP), sx.random.key(1), dtype="float32" if dtype else None)
         state = optimizer.init(params)
         for i in range(3):
@@ -64,15 +67,16 @@ def steps(words: str, mesh: Any, dtype: str | None) -> tuple[list[float], Any, l
 
 
 def main() -> None:
-    words, dtype = sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else None
+    words, dtype, bucket = (None if word == "-" else word for word in sys.argv[1:])
+    size = None if bucket is None else int(bucket)
     mesh = sx.make_mesh({"model" if "megatron" in words else "data": -1})
-    ahead = steps(words, mesh, dtype)
+    ahead = steps(words, mesh, dtype, size)
     mpi.MPIGroup.begins, mpi.MPIGroup.begin = False, lambda *_: None  # type: ignore[method-assign,assignment]
-    waited = steps(words, mesh, dtype)
+    waited = steps(words, mesh, dtype, size)
     assert ahead[:3] == waited[:3], f"the same bits, by the same messages: {ahead[0]} {waited[0]}"
     assert not waited[3] and not any(waited[4])
     if dtype:
-        wide = steps(words, mesh, "float32")  # no cast at all
+        wide = steps(words, mesh, "float32", size)  # no cast at all
         halves = [(verb, axes, size // 2, of) for verb, axes, size, of in wide[2] if of == "block"]
         assert [r for r in ahead[2] if r[3] == "block"] == halves, "narrow parameters travel"
     if mesh.rank == 0:

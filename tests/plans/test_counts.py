@@ -37,6 +37,36 @@ def test_data_parallel() -> None:
     assert update.count() == 0
 
 
+@pytest.mark.parametrize("words", ["dp", "zero1", "megatron+dp", "megatron+sp+dp"])
+def test_buckets(words: str) -> None:
+    """Exact. A bucket goes once it is full, with no more than the gradient that fills it above its bytes, while others
+    are still to come; the rest goes at the end. They are the gradients, and the bytes, of one message."""
+    axes = {"data": 2, "model": 2} if "model" in plans.plan(words).axes else {"data": 2}
+    mesh, size = sx.make_mesh(axes, device="sim"), 16_000
+
+    def gradients(bucket: int | None) -> tuple[Any, list[Any]]:
+        with (plans.plan(words) | sx.Plan(bucket=bucket)).on(mesh):
+            params = nn.init(model.parameters(DEEP), sx.random.key(0))
+            with sx.debug.trace() as trace:
+                _, grads = gradient(DEEP)(params, sx.asarray(tokens(DEEP)))
+        return trace, sx.tree.leaves(grads)
+
+    (once, whole), (trace, grads) = gradients(None), gradients(size)
+    for a, b in zip(whole, grads):
+        assert a.spec == b.spec
+        np.testing.assert_array_equal(a.numpy(), b.numpy())
+    assert trace.bytes == once.bytes
+    home = [r for r in trace if r.operation == "grad" and r.axes == ("data",)]
+    assert {r.verb for r in home} == {r.verb for r in once if r.operation == "grad" and r.axes == ("data",)}
+    filled = [r.bytes * (2 if r.verb == "reduce_scatter" else 1) for r in home[:-1]]  # on two ranks
+    if "sp" not in words:  # there a bucket has what goes over both axes as well
+        largest = max(g.spec.largest_block * 8 for g in whole)
+        assert filled and all(size <= each < size + largest for each in filled)
+    if "megatron" in words:
+        at = [i for i, r in enumerate(trace) if r.operation == "grad"]
+        assert at[0] < max(i for i, r in enumerate(trace) if r.operation == "normed") < at[-1]
+
+
 def test_zero1() -> None:
     trace, update = traced("zero1", {"data": 2})
     assert [r.verb for r in trace] == ["reduce_scatter"]

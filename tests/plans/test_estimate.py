@@ -19,6 +19,7 @@ WIDE = TINY._replace(
 )
 SHAPES = model.parameters(WIDE)
 LAYERS = WIDE.layers
+BUCKETS = 6 * LAYERS + 2  # a matrix has 64 MiB, and fills a bucket of 25: six in a block, and two tables
 RANKS = [8, 64, 512, 4096]
 GRIDS = {8: (4, 2), 64: (8, 8), 512: (64, 8), 4096: (512, 8)}  # ranks along data and model
 SQUARES = {8: (4, 2), 64: (8, 8), 512: (32, 16), 4096: (64, 64)}  # along rows and columns
@@ -86,9 +87,9 @@ def test_along_data(words: str, p: int) -> None:
     assert found.moved == {("data",): over_data(ZERO[words], n, p)}
     assert found.params == (n.all / p if words == "zero3" else n.all)
     each = [
-        {"all_reduce": 1},
-        {"reduce_scatter": 1},  # the gathering of new parameters is the update's
-        {"reduce_scatter": LAYERS + 1},
+        {"all_reduce": BUCKETS},
+        {"reduce_scatter": BUCKETS},  # the gathering of new parameters is the update's
+        {"reduce_scatter": LAYERS + 2},  # of the tables of tokens and positions each fills one
         {"all_gather": 2 * LAYERS, "reduce_scatter": LAYERS + 1},
     ]
     assert found.collectives == each[ZERO[words]]

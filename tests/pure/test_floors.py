@@ -14,7 +14,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "spmdx"
 LONGEST_FILE = 400
-LONGEST_FLOORS_0_TO_3 = 5200  # lines of code, without docstrings, comments and blank lines
+LONGEST_FLOORS_0_TO_3 = 5240  # lines of code, without docstrings, comments and blank lines
 
 
 class Place(NamedTuple):
@@ -108,7 +108,10 @@ TABLE: dict[str, Place] = {
     "linalg.py": Place(4, ("ops/*",), below=(0, 1, 3)),
     "fft.py": Place(4, ("ops/*",), below=(0, 1, 3)),
     "autodiff.py": Place(
-        4, ("ops/*", "transforms/batched.py", "transforms/bundle.py"), below=(0, 1, 3), besides=("runtime/kernels.py",)
+        4,
+        ("ops/*", "transforms/batched.py", "transforms/bundle.py", "transforms/homeward.py"),
+        below=(0, 1, 3),
+        besides=("runtime/kernels.py",),
     ),
     "transforms/*": Place(4, ("transforms/*", "autodiff.py", "ops/*"), below=(0, 1, 3)),
     # 5 craft: compositions of operations; of the lower floors they know only the plan's words

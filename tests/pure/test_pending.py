@@ -15,7 +15,7 @@ from spmdx.later import Later, arrive, made
 from spmdx.mesh import Mesh
 from spmdx.runtime import pending
 from spmdx.runtime.message import flat_message
-from spmdx.runtime.pending import Coming, Pending, progress
+from spmdx.runtime.pending import Coming, Halves, Pending, progress
 from spmdx.spec import place
 
 FLOAT = np.dtype(np.float64)
@@ -67,6 +67,43 @@ def test_what_arrives(verb: str, want: list[float]) -> None:
     """Exact."""
     [block] = begun("a", verb).wait()
     np.testing.assert_array_equal(block, want)
+
+
+class Pair:
+    """A group of two members of which this is the second; the first sends what is told."""
+
+    rank, size = 1, 2
+
+    def __init__(self, *theirs: list[Any]) -> None:
+        self.theirs = iter(theirs)
+
+    take = staticmethod(lambda count, dtype: np.empty(count, dtype))
+
+    def begin(self, message: Any, blocks: Any) -> Pending:
+        [mine], theirs = blocks, np.array(next(self.theirs))
+        log.append(f"begin {message.verb} {message.op}")
+        at = sum(message.counts[: self.rank])
+        own = mine if message.verb == "all_gather" else mine[at : at + message.counts[self.rank]]
+        return Pending(message, mine, [theirs, own], Request(message.verb, 0))
+
+
+def test_an_all_reduce_in_two_halves() -> None:
+    """Exact. The second begins where the program says, or where the result is wanted; once."""
+    flat = np.arange(5.0)
+    message = flat_message("all_reduce", "sum", FLOAT, (5,), (5,), "all_reduce sum")
+    half = Halves(Pair([10.0, 20.0], [0.5, 1.5, 2.5]), message, flat, (3, 2))
+    assert log == ["begin reduce_scatter sum"]
+    half.gather()
+    half.gather()
+    assert log == ["begin reduce_scatter sum", "wait reduce_scatter", "begin all_gather None"]
+    for _ in range(2):
+        [block] = half.wait()
+        np.testing.assert_array_equal(block, [0.5, 1.5, 2.5, 13, 24])
+    assert log[3:] == ["wait all_gather"]
+    log.clear()
+    late = Halves(Pair([10.0, 20.0], [0.5, 1.5, 2.5]), message, flat, (3, 2))
+    np.testing.assert_array_equal(late.wait()[0], [0.5, 1.5, 2.5, 13, 24])
+    assert log == ["begin reduce_scatter sum", "wait reduce_scatter", "begin all_gather None", "wait all_gather"]
 
 
 def test_they_end_in_the_order_in_which_they_began() -> None:
