@@ -37,7 +37,7 @@ struct Neural {
     void (*softmax_back)(const Softmax<T>&, uint64_t begin, uint64_t end);
     void (*softmax_columns)(const Softmax<T>&, uint64_t begin, uint64_t end, T* room);
     Parts (*softmax_parts)(const Softmax<T>&);
-    void (*multiply)(const Multiplied<T>&, T* memory);  // null where a library is as fast
+    void (*multiply)(const Multiplied<T>&, T* memory);  // null where a library is faster
     int64_t multiply_room;
     void (*apply)(const Applied<T>&, int64_t begin, int64_t end);
 };
@@ -102,7 +102,7 @@ constexpr Neural<T> make_neural() {
             softmax_rows_back<T>,
             softmax_columns<T>,
             softmax_parts<T>,
-            register_bytes == 64 ? multiply<T> : nullptr,
+            register_bytes > 16 ? multiply<T> : nullptr,
             multiply_room<T>,
             apply<T>};
 }
