@@ -9,13 +9,15 @@ from functools import lru_cache, wraps
 from typing import Any, NamedTuple
 from weakref import ref
 
+import numpy as np
+
 from spmdx import context, tree
 from spmdx.array import Array
 from spmdx.errors import ArgumentError
 from spmdx.later import Later
 from spmdx.mesh import Mesh
 from spmdx.move import begins
-from spmdx.ops.place import moved_arrays
+from spmdx.ops.place import asarray, moved_arrays
 from spmdx.plan import plan as steps_between
 from spmdx.plans.placing import Axes, changed, homeward
 from spmdx.plans.plan import Plan
@@ -36,8 +38,9 @@ def name(x: Any, label: str) -> Any:
     """``x`` itself, under a name that a plan may speak of.
 
     Args:
-        x: an array or pytree of arrays, which a running plan's ``names`` may place, all in one message; or a
-            function, for whose first argument (its parameters) the plan's ``gather`` may speak.
+        x: an array or pytree of arrays, which a running plan's ``names`` may place, all in one message (NumPy's
+            arrays, which are the same on every rank, as :func:`asarray` does); or a function, for whose first argument
+            (its parameters) the plan's ``gather`` may speak.
         label: the name, as "residual" or "mlp.hidden".
 
     Without a running plan that names it, x as it is: a model says what its values are, and not where they go. The
@@ -149,9 +152,11 @@ class Running:
         axes = self.plan.find("names", label)
         if not axes:
             return x
-        if isinstance(x, Array):
+        if isinstance(x, (Array, np.ndarray)):
+            x = asarray(x)
             return _placed([x], [changed(x.spec, axes, label)], label, axes)[0]
         leaves, treedef = tree.flatten(x)
+        leaves = [asarray(a) if isinstance(a, np.ndarray) else a for a in leaves]
         arrays = [a for a in leaves if isinstance(a, Array)]
         found = iter(_placed(arrays, [changed(a.spec, axes, label) for a in arrays], label, axes))
         return tree.unflatten(treedef, [next(found) if isinstance(a, Array) else a for a in leaves])

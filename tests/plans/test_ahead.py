@@ -9,6 +9,7 @@ import subprocess
 import sys
 import weakref
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tiny_gpt import TINY, model, plans, tokens
@@ -21,8 +22,27 @@ HERE = Path(__file__).parent
 MPIEXEC = Path(sys.executable).parent / "mpiexec"
 
 
-@pytest.mark.skipif(not MPIEXEC.exists(), reason="no mpiexec beside this Python: the extra [mpi] is not installed")
-@pytest.mark.skipif(launched() is not None, reason="under a launcher already")
+def needs_mpiexec(test: Any) -> Any:
+    for condition, reason in (
+        (not MPIEXEC.exists(), "no mpiexec beside this Python: the extra [mpi] is not installed"),
+        (launched() is not None, "under a launcher already"),
+    ):
+        test = pytest.mark.skipif(condition, reason=reason)(test)
+    return test
+
+
+def printed(n: int, script: str, *words: str) -> str:
+    """What a script here prints on n ranks."""
+    path = os.pathsep.join([str(HERE.parents[1]), os.environ.get("PYTHONPATH", "")])
+    command = [str(MPIEXEC), "-n", str(n), sys.executable, str(HERE / script), *words]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=120, env={**os.environ, "PYTHONPATH": path}, check=False
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    return done.stdout
+
+
+@needs_mpiexec
 @pytest.mark.parametrize(
     ("words", "n", "told"),
     [
@@ -47,13 +67,14 @@ def test_the_same_bits_by_the_same_messages(words: str, n: int, told: tuple[int,
     cast before, and travel in half of the bytes. Reductions to all, which are most of tensor parallelism's messages,
     begin where they are a bucket of gradients and others are still to come: in two halves, two here and one in the
     trace."""
-    path = os.pathsep.join([str(HERE.parents[1]), os.environ.get("PYTHONPATH", "")])
-    command = [str(MPIEXEC), "-n", str(n), sys.executable, str(HERE / "ahead.py"), *words.split()]
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=120, env={**os.environ, "PYTHONPATH": path}, check=False
-    )
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
-    assert tuple(map(int, done.stdout.split())) == told
+    assert tuple(map(int, printed(n, "ahead.py", *words.split()).split())) == told
+
+
+@needs_mpiexec
+@pytest.mark.parametrize("n", [2, 3])
+def test_nobody_hangs_on_what_one_rank_reads(n: int) -> None:
+    """A gradient's second half has begun on every rank before any can read it."""
+    assert float(printed(n, "one_reads.py"))
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"], ids=["as they are", "cast"])

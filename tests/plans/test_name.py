@@ -47,6 +47,19 @@ def test_a_value_is_placed_with_its_gradient() -> None:
     assert [r.operation for r in trace] == ["y"]  # finished where the value is named
 
 
+def test_numpys_arrays_are_placed_too() -> None:
+    """Else a batch that a program read with NumPy would stay whole on every rank, and nobody would say so. Exact."""
+    batch = np.arange(8.0).reshape(4, 2)
+    assert sx.name(batch, "batch") is batch
+    with Plan(names={"batch": {"p": ROWS}}).on(MESH):
+        several = sx.name({"x": batch, "n": 3, "y": sx.asarray(batch)}, "batch")
+        assert several["n"] == 3
+        for x in (sx.name(batch, "batch"), several["x"], several["y"]):
+            assert x.placement == {"p": ROWS}
+            np.testing.assert_array_equal(x.numpy(), batch)
+        assert sx.name(batch, "other") is batch
+
+
 def test_a_tree_goes_in_one_message() -> None:
     with Plan(names={"all": {"p": WHOLE}}).on(MESH):
         params = weights({"p": ROWS})

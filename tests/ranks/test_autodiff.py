@@ -137,6 +137,28 @@ def test_custom_vjp() -> None:
     assert np.array_equal(h.numpy(), np.full_like(VALUE, 10.0))
 
 
+def test_buckets_on_ranks_that_run() -> None:
+    """Exact. From one gradient a message to all in one."""
+    draw = np.random.default_rng(4)
+    layers, rows = [draw.normal(size=(5, 5)) for _ in range(4)], draw.normal(size=(6, 5))
+
+    def loss(layers: Any, x: Any) -> Any:
+        x = sx.name(x, "batch")
+        for w in layers:
+            x = sx.tanh(x @ w)
+        return sx.sum(x * layers[-1][0])
+
+    found = []
+    for bucket in (None, 1, 250):
+        with (sx.plans.data_parallel("world") | sx.Plan(bucket=bucket)).on(sx.make_mesh()), sx.debug.trace() as trace:
+            grads = sx.grad(loss)(layers, rows)
+        found.append([g.numpy() for g in grads])
+        if sx.make_mesh().size > 1:
+            assert trace.count() == {None: 1, 1: 4, 250: 2}[bucket]
+    for other in found[1:]:
+        assert all(np.array_equal(a, b) for a, b in zip(found[0], other))
+
+
 def test_custom_vjp_whose_forward_calls_it() -> None:
     """As JAX's manual writes it, with the value among the residuals: gradients are its own at every order."""
     f = sx.custom_vjp(lambda x: sx.round(x))
